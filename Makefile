@@ -1,0 +1,41 @@
+# Every target sets up what it needs, on a machine with Python 3.11 and make.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TIMM := .timm
+
+.PHONY: help setup demo test check bench clean
+.DEFAULT_GOAL := help
+
+help:  ## show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## create .venv and install everything into it
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.11, or say make PYTHON=python3"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+# timm wants torchvision, which must stay out of .venv: a build of it that does not fit torch breaks transformers too.
+$(TIMM): | $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(TIMM) timm==1.0.30 torchvision==0.28.0 pillow
+
+demo: $(STAMP)  ## convert a pretrained sentence encoder and show that it keeps working
+	$(BIN)/python examples/convert_pretrained.py
+
+test: $(STAMP) $(TIMM)  ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(STAMP)  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## measure the cost of the layer beside LayerNorm
+	$(BIN)/python benchmarks/norm_overhead.py
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) $(TIMM) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -1,0 +1,147 @@
+"""What separate norms cost beside one LayerNorm and beside the textbook form, in time and in peak memory.
+
+    python benchmarks/norm_overhead.py [--repeats 40] [--json FILE]
+
+Every figure is a ratio to ``nn.LayerNorm`` on the same tensors, measured in one run: the candidates take turns in random
+order, each turn is a warm-up call and three timed ones, and the median over all turns counts. Forward+backward is
+``torch.autograd.grad`` over input and parameters of a norm whose input is not a leaf, as inside a network.
+
+glibc hands freed memory back to the kernel at moments that depend on the order of small allocations, and the page
+faults that follow then cost more than the norm itself, now for one candidate, now for another. The benchmark
+therefore starts itself again with an allocator that keeps its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+KEEP_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": "4000000000",
+    "MALLOC_TRIM_THRESHOLD_": "8000000000",
+    "MALLOC_TOP_PAD_": "500000000",
+}
+if __name__ == "__main__" and sys.platform == "linux" and "MALLOC_TRIM_THRESHOLD_" not in os.environ:
+    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEP_MEMORY)
+
+import torch
+from torch import Tensor, nn
+
+from sepnorm import SepNorm
+
+SHAPES = [(64, 50, 192), (128, 65, 192), (64, 32, 768), (64, 197, 384), (32, 197, 768), (256, 50, 768)]
+GROUPS = [["LayerNorm again", "textbook", "bn+ln", "ln+ln"], ["LayerNorm again", "bn+bn", "ln+bn", "bn"]]
+
+
+class Textbook(nn.Module):
+    """Split, normalise, concatenate: the form in which the layer was published, with batch norm over [CLS]."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.cls_norm, self.token_norm = nn.BatchNorm1d(dim), nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.cls_norm(x[:, 0]).unsqueeze(1), self.token_norm(x[:, 1:])], dim=1)
+
+
+def build(name: str, dim: int) -> nn.Module:
+    if name.startswith("LayerNorm"):
+        return nn.LayerNorm(dim)
+    return Textbook(dim) if name == "textbook" else SepNorm.from_spec(name, dim)
+
+
+def forward(norm: nn.Module, x: Tensor, grad: Tensor) -> Callable[[], object]:
+    def run() -> object:
+        with torch.no_grad():
+            return norm(x)
+
+    return run
+
+
+def forward_backward(norm: nn.Module, x: Tensor, grad: Tensor) -> Callable[[], object]:
+    wanted = [x, *norm.parameters()]
+    return lambda: torch.autograd.grad(norm(x), wanted, grad)
+
+
+def measure_seconds(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(repeats):
+        for name in random.sample(list(candidates), len(candidates)):
+            run = candidates[name]
+            run()
+            for _ in range(3):
+                start = time.perf_counter()
+                run()
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """The most memory that tensors made during ``run`` held at one time, from the profiler's allocation events."""
+    run()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run()
+    held = most = 0
+    for event in sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
+
+
+def measure(passes: Callable[..., Callable[[], object]], group: list[str], repeats: int) -> list[dict[str, object]]:
+    print(f"\n{passes.__name__.replace('_', ' + ')}: time x, peak memory m")
+    print(f"{'(batch, tokens, dim)':22}{'LayerNorm':>10}" + "".join(f"{name:>18}" for name in group))
+    rows: list[dict[str, object]] = []
+    for batch, tokens, dim in SHAPES:
+        x = torch.randn(batch, tokens, dim, requires_grad=True) * 1.0
+        grad = torch.randn_like(x)
+        runs = {name: passes(build(name, dim), x, grad) for name in ["LayerNorm", *group]}
+        seconds = measure_seconds(runs, repeats)
+        memory = {name: peak_bytes(run) for name, run in runs.items()}
+        line = f"{(batch, tokens, dim)!s:22}{seconds['LayerNorm'] * 1e3:7.2f} ms"
+        for name in group:
+            time_ratio = seconds[name] / seconds["LayerNorm"]
+            memory_ratio = memory[name] / memory["LayerNorm"]
+            line += f"{time_ratio:10.2f}x{memory_ratio:5.2f}m "
+            rows.append(
+                {
+                    "passes": passes.__name__,
+                    "shape": [batch, tokens, dim],
+                    "norm": name,
+                    "time_ratio": round(time_ratio, 3),
+                    "memory_ratio": round(memory_ratio, 3),
+                }
+            )
+        print(line, flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=40, help="turns of each candidate (default 40)")
+    parser.add_argument("--json", help="also write the figures to this file")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    random.seed(0)
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32; ratios to nn.LayerNorm, lower is better;"
+    )
+    print("'LayerNorm again' shows the noise of the measurement")
+    rows = []
+    for group in GROUPS:
+        for passes in (forward, forward_backward):
+            rows += measure(passes, group, args.repeats)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump({"torch": torch.__version__, "threads": torch.get_num_threads(), "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

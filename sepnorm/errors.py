@@ -1,0 +1,20 @@
+"""The one error class of the package, and the nearest match for a misspelt name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SepNormError(ValueError):
+    """Every error that sepnorm raises: says what was wrong, what was found and what to do."""
+
+
+class SepNormWarning(UserWarning):
+    """Every warning that sepnorm gives."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``" Did you mean 'layer'?"`` where one of ``known`` looks like ``name``, else an empty string."""
+    match = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.4)
+    return f" Did you mean {match[0]!r}?" if match else ""
