@@ -21,7 +21,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 # timm wants torchvision, which must stay out of .venv: a build of it that does not fit torch breaks transformers too.
 $(TIMM): | $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(TIMM) timm==1.0.30 torchvision==0.28.0 pillow
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(TIMM) \
+		timm==1.0.30 torchvision==0.28.0 pillow==13.0.0
 
 demo: $(STAMP)  ## convert a pretrained sentence encoder and show that it keeps working
 	$(BIN)/python examples/convert_pretrained.py

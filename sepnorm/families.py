@@ -82,11 +82,13 @@ def _torch_trial(path: str, module: Any) -> Trial:
 
 
 def _timm_trial(path: str, module: Any) -> Trial:
-    config = getattr(module, "pretrained_cfg", None) or module.default_cfg
-    size = tuple(config["input_size"])
+    config = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
+    size = tuple(config.get("input_size", (3, 224, 224)))  # models built by their class have no config
     embed: Any = getattr(module, "patch_embed", None)
     if getattr(embed, "img_size", None) is not None:
         size = (embed.proj.in_channels, *embed.img_size)
+    if getattr(module, "cls_token", module) is None:  # a register would look like one
+        raise SepNormError(f"{type(module).__name__} cannot be converted: it was built without a [CLS] token.")
     weight = next(module.parameters())
     return Trial(path, module, (torch.randn(3, *size, device=weight.device, dtype=weight.dtype),), token_dim=1)
 

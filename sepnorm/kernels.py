@@ -49,7 +49,9 @@ class Statistics(NamedTuple):
 
 
 def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of (count, channels) over the rows."""
+    """Mean and biased variance of (count, channels) over the rows; of no rows, zero and zero."""
+    if rows.shape[0] == 0:
+        return rows.new_zeros(rows.shape[1:]), rows.new_zeros(rows.shape[1:])
     if rows.device.type in ("cpu", "cuda"):  # one pass, accumulated in double on the CPU; var_mean is 10x slower there
         return torch.batch_norm_update_stats(rows, None, None, 0.0)
     var, mean = torch.var_mean(rows, 0, correction=0)
@@ -76,11 +78,9 @@ def token_moments(x: Tensor, num_cls: int, dim: int, padding: Tensor | None) -> 
     return pooled, var.mean(0) + (mean - pooled).square_().mean(0), count * (tokens - num_cls)
 
 
-def all_reduce_moments(mean: Tensor, var: Tensor, count: int | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def all_reduce_moments(mean: Tensor, var: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, biased variance and count over all processes: one all-reduce of two vectors and a number, in double."""
     wide_mean, wide_var = mean.double(), var.double()
-    if isinstance(count, int) and count == 0:
-        wide_mean, wide_var = torch.zeros_like(wide_mean), torch.zeros_like(wide_var)
     total = torch.as_tensor(count, dtype=torch.float64, device=mean.device).reshape(1)
     packed = torch.cat([total, wide_mean * total, (wide_var + wide_mean.square()) * total])
     torch.distributed.all_reduce(packed)
@@ -209,8 +209,9 @@ def _rows_backward(call: Call, grad: Tensor, rows: Tensor, saved: tuple[Any, ...
     """Gradients of the [CLS] rows, weight and bias."""
     if call.cls_kind == "layer":
         weight, bias, mean, rstd = saved
-        wanted = (True, weight is not None, True)  # the sum for the bias is needed even where there is none
-        return _layer_backward(grad, rows, (rows.shape[-1],), mean, rstd, weight, bias, wanted)
+        wanted = (True, weight is not None, bias is not None)
+        drows, dweight, dbias = _layer_backward(grad, rows, (rows.shape[-1],), mean, rstd, weight, bias, wanted)
+        return drows, dweight, grad.sum(0) if bias is None else dbias  # the tokens' bias needs the sum in any case
     if call.cls_kind == "scale":
         return grad * saved[0], (grad * rows).sum(0), grad.sum(0)
     if len(saved) == 3:

@@ -60,6 +60,9 @@ _FUSED_KINDS: dict[type, str] = {
 }
 
 
+_NO_AFFINE: dict[str, nn.Parameter | None] = {"weight": None, "bias": None}
+
+
 class TokenNorm(nn.Module):
     """What ``SepNorm`` and ``SharedNorm`` have in common: input checks, batch statistics, choice of the path."""
 
@@ -124,7 +127,7 @@ class TokenNorm(nn.Module):
         if not torch.is_grad_enabled():
             return kernels.fused_forward(x, call)[0]
         tokens = token_norm._parameters
-        cls = tokens if cls_norm is None else cls_norm._parameters
+        cls = _NO_AFFINE if cls_norm is None else cls_norm._parameters
         out: Tensor = kernels.fused(x, cls["weight"], cls["bias"], tokens["weight"], tokens["bias"], call)
         return out
 

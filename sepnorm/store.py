@@ -10,17 +10,15 @@ from __future__ import annotations
 import copy
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sepnorm.architectures import build_architecture, library_of, write_architecture
 from sepnorm.convert import replace_modules, settle, spec_of
 from sepnorm.errors import SepNormError
-from sepnorm.families import is_timm, is_transformers
 from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
 from sepnorm.sites import norm_kind, norm_width
 from sepnorm.spec import KINDS
@@ -45,9 +43,9 @@ def save(model: nn.Module, folder: str | Path) -> Path:
     tensors, aliases = _tensors(model, layers)
     description = {
         "format": FORMAT,
-        "library": _library(model),
+        "library": library_of(model),
         "class": type(model).__name__,
-        "build": _write_library_files(model, folder),
+        "build": write_architecture(model, folder),
         "sites": [_describe(path, layer) for path, layer in layers.items()],
         "aliases": aliases,
     }
@@ -68,7 +66,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Any:
     description = _read_description(folder)
     tensors = _read_tensors(folder)
     if model is None:
-        model = _build_model(folder, description)
+        model = build_architecture(folder, description, (DESCRIPTION, WEIGHTS))
     try:
         _operate(model, description["sites"], tensors)
         _fill(model, tensors, description["aliases"])
@@ -127,44 +125,6 @@ def _describe_child(child: Any, origin: Origin | None) -> dict[str, Any]:
     return {"kind": kind, "eps": child.eps, "momentum": None, "affine": child.weight is not None}
 
 
-def _library(model: nn.Module) -> str:
-    module = type(model).__module__
-    if module.startswith("sentence_transformers."):
-        return "sentence-transformers"
-    if is_transformers(model) and module.startswith("transformers."):
-        return "transformers"
-    if is_timm(model) and _timm_architecture(model):
-        return "timm"
-    return "torch"
-
-
-def _write_library_files(model: Any, folder: Path) -> dict[str, Any]:
-    """The library's own files, without weights, and what else building the model takes."""
-    library = _library(model)
-    if library == "transformers":
-        model.config.save_pretrained(folder)
-        return {"attention": getattr(model.config, "_attn_implementation", None)}
-    if library == "sentence-transformers":
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            model.save_pretrained(scratch, create_model_card=False)
-            for weights in [*Path(scratch).rglob("model*.safetensors"), *Path(scratch).rglob("*.bin")]:
-                weights.unlink()
-            shutil.copytree(scratch, folder, dirs_exist_ok=True)
-        return {}
-    if library == "timm":
-        build = {"architecture": _timm_architecture(model), "num_classes": model.num_classes}
-        embed: Any = getattr(model, "patch_embed", None)
-        if getattr(embed, "img_size", None) is not None:
-            build |= {"img_size": list(embed.img_size), "in_chans": embed.proj.in_channels}
-        return build
-    return {}
-
-
-def _timm_architecture(model: Any) -> str | None:
-    config = getattr(model, "pretrained_cfg", None) or {}
-    return config.get("architecture") or None
-
-
 def _write(path: Path, write: Any) -> None:
     """Writes under another name first, so that what was there is whole until the new file is."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
@@ -208,61 +168,6 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     except Exception as error:  # safetensors has an error type of its own for each kind of damage
         raise SepNormError(f"{path} is no whole safetensors file: {error}. Copy or save it again.") from error
     return tensors
-
-
-def _build_model(folder: Path, description: dict[str, Any]) -> nn.Module:
-    library, name, build = description["library"], description["class"], description["build"]
-    if library == "transformers":
-        return _build_transformers(folder, name, build)
-    if library == "sentence-transformers":
-        return _build_sentence_transformer(folder)
-    if library == "timm":
-        import timm
-
-        options = {key: build[key] for key in ("num_classes", "img_size", "in_chans") if key in build}
-        model: nn.Module = timm.create_model(build["architecture"], pretrained=False, **options)
-        return model
-    raise SepNormError(
-        f"{folder} holds a {name}, which no library that sepnorm knows can build: build it yourself, without converting it, "
-        "and pass it as load(folder, model)."
-    )
-
-
-def _build_transformers(folder: Path, name: str, build: dict[str, Any]) -> nn.Module:
-    import transformers
-
-    cls = getattr(transformers, str(name), None)
-    if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-        raise SepNormError(
-            f"{folder / DESCRIPTION} names the class {name!r}, which this version of transformers does not have."
-        )
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        if build.get("attention") in ("eager", "sdpa"):
-            config._attn_implementation = build["attention"]
-        model: nn.Module = cls(config)
-    except Exception as error:  # whatever a damaged config makes transformers raise
-        raise SepNormError(f"transformers cannot build a {name} from {folder / 'config.json'}: {error}.") from error
-    return model
-
-
-def _build_sentence_transformer(folder: Path) -> nn.Module:
-    """The architecture with fresh weights: sentence-transformers opens only folders that have some."""
-    import sentence_transformers
-    import transformers
-
-    with tempfile.TemporaryDirectory() as scratch:
-        ignored = shutil.ignore_patterns(DESCRIPTION, WEIGHTS)
-        shutil.copytree(folder, scratch, dirs_exist_ok=True, ignore=ignored)
-        for config in Path(scratch).rglob("config.json"):
-            if "model_type" in json.loads(config.read_text(encoding="utf-8")):
-                options = dict(trust_remote_code=False, local_files_only=True)
-                built = transformers.AutoModel.from_config(
-                    transformers.AutoConfig.from_pretrained(config.parent, **options)
-                )
-                built.save_pretrained(config.parent)
-        model: nn.Module = sentence_transformers.SentenceTransformer(scratch, device="cpu", local_files_only=True)
-    return model
 
 
 def _operate(model: nn.Module, sites: list[dict[str, Any]], tensors: dict[str, Tensor]) -> None:
