@@ -141,11 +141,12 @@ def scale_shift(stats: Statistics, weight: Tensor | None, bias: Tensor | None) -
 
 def _batch_grads(grad: Tensor, x: Tensor, stats: Statistics, weight: Tensor | None, call: Call) -> Grads:
     """Gradients of batch norm with ``stats`` for ``grad`` and ``x`` of any shape (..., channels)."""
-    width = x.shape[-1]
-    _, dweight, dbias = _batch_backward(
-        grad.view(-1, width), x.view(-1, width), weight, None, None, stats.mean, stats.invstd, True, 0.0,
-        (False, True, True),
-    )  # fmt: skip
+    if x.numel():
+        rows = grad.view(-1, x.shape[-1]), x.view(-1, x.shape[-1])
+        sums = (False, True, True)
+        _, dweight, dbias = _batch_backward(*rows, weight, None, None, stats.mean, stats.invstd, True, 0.0, sums)
+    else:  # torch's kernel divides by the number of rows, and the process ends
+        dweight, dbias = torch.zeros_like(stats.mean), torch.zeros_like(stats.mean)
     scale = stats.invstd if weight is None else stats.invstd * weight
     if isinstance(stats.inv_count, float) and stats.inv_count == 0.0:
         return grad * scale, dweight, dbias

@@ -96,10 +96,10 @@ def find_sites(model: nn.Module, example: Any = None, num_cls: int = 1) -> list[
         _judge(site, calls, trace, trial)
     width = Counter(site.dim for site in sites.values() if site.usual and not site.degenerate).most_common(1)
     for site in sites.values():
-        if site.usual and width and site.dim != width[0][0]:
-            site.usual, site.reason = False, f"{site.dim} channels wide, the encoder has {width[0][0]}"
-        if site.degenerate and site.usual:
+        if site.usual and site.degenerate:
             site.usual, site.reason = False, "degenerate: [CLS] is the same for every sample here"
+        elif site.usual and width and site.dim != width[0][0]:
+            site.usual, site.reason = False, f"{site.dim} channels wide, the encoder has {width[0][0]}"
     cls_sites = [site for site in sites.values() if site.sees_cls]
     if cls_sites and all(site.degenerate for site in cls_sites):
         raise SepNormError(

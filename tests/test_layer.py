@@ -427,4 +427,8 @@ def test_empty_batch():
         layer = build(spec, 4).train(training)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            assert layer(torch.randn(0, 5, 4)).shape == (0, 5, 4)
+            x = torch.randn(0, 5, 4, requires_grad=True)
+            out = layer(x)
+        assert out.shape == (0, 5, 4)
+        out.sum().backward()
+        assert all(p.grad is None or not p.grad.any() for p in layer.parameters())

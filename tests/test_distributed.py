@@ -1,0 +1,98 @@
+"""Two gloo processes with a part of the batch each compute what one process with the whole batch does."""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+sys.path.insert(0, str(Path(__file__).parent))
+from reference import randomise
+
+from sepnorm import SepNorm
+
+CASES = {
+    "even": (4, 4),
+    "uneven": (5, 2),
+    "one each": (1, 1),
+    "one rank empty": (4, 0),
+    "a single sample in all": (1, 0),
+}
+
+
+def run(layer, x, mask, grad) -> dict[str, torch.Tensor]:
+    x = x.clone().requires_grad_()
+    out = layer(x, mask)
+    grads = torch.autograd.grad(out, [x, *layer.parameters()], grad)
+    found = {"out": out.detach(), "x.grad": grads[0]}
+    found |= {f"{name}.grad": g for (name, _), g in zip(layer.named_parameters(), grads[1:], strict=True)}
+    return found | {name: b.clone() for name, b in layer.named_buffers()}
+
+
+def worker(rank: int, port: int, jobs: list, results: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    found = []
+    for shared, sizes, x, mask, grad, plain in jobs:
+        layer = copy.deepcopy(shared)  # what spawn hands over lies in memory that both processes write to
+        start = sum(sizes[:rank])
+        part = slice(start, start + sizes[rank])
+        if plain:  # a hook on a child sends the layer down the plain path
+            next(layer.children()).register_forward_hook(lambda *args: None)
+        found.append(run(layer, x[part], None if mask is None else mask[part], grad[part]))
+    torch.save(found, f"{results}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def jobs() -> list:
+    made = []
+    for spec in ("bn+ln", "bn+bn", "ln+bn", "bn"):
+        for sizes in CASES.values():
+            for plain in (False, True):
+                for padded in (False, True):
+                    batch = sum(sizes)
+                    x, grad = (
+                        torch.randn(batch, 6, 8, dtype=torch.float64) + 3,
+                        torch.randn(batch, 6, 8, dtype=torch.float64),
+                    )
+                    mask = torch.rand(batch, 6) < 0.3 if padded else None
+                    if mask is not None:
+                        mask[:, 0] = False
+                    made.append(
+                        (randomise(SepNorm.from_spec(spec, 8, dtype=torch.float64)), sizes, x, mask, grad, plain)
+                    )
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:a training batch with a single sample")
+def test_two_processes_equal_one(tmp_path):
+    torch.manual_seed(0)
+    todo = jobs()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(worker, args=(port, todo, str(tmp_path)), nprocs=2)
+    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    for number, (layer, sizes, x, mask, grad, plain) in enumerate(todo):
+        whole = run(layer, x, mask, grad)
+        label = f"{layer}, {sizes}, plain={plain}, padded={mask is not None}"
+        for key, expected in whole.items():
+            first, second = ranks[0][number][key], ranks[1][number][key]
+            if key in ("out", "x.grad"):
+                found = torch.cat([first, second])
+            elif key.endswith(".grad"):
+                found = first + second
+            elif "num_batches_tracked" in key:
+                continue
+            else:
+                found = first
+                torch.testing.assert_close(first, second, msg=f"{label}: {key} differs between ranks")
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6, msg=f"{label}: {key}")
