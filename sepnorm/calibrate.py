@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sepnorm import feed, kernels
-from sepnorm.errors import SepNormError
+from sepnorm import feed, statistics
+from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import ScaleShift, TokenNorm
 from sepnorm.padding import PaddingContext
 
@@ -148,6 +149,10 @@ def calibrate(model: nn.Module, data: Iterable[Any]) -> nn.Module:
     with ExitStack() as stack:
         for (_, norm, part, _), moments in zip(places, found, strict=True):
             stack.enter_context(_hooked(norm, part, moments))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings(
+            "ignore", "a training batch with a single sample", SepNormWarning
+        )  # it counts all the same
         try:
             _run_all(model, data, [bn for _, _, _, bn in places])
             for (name, *_), moments in zip(places, found, strict=True):
@@ -194,7 +199,7 @@ def fold(bn: Any) -> ScaleShift:
     weight = bn.weight
     dtype = torch.promote_types(bn.running_mean.dtype if weight is None else weight.dtype, torch.float32)
     with torch.no_grad():  # by the arithmetic of evaluation, so that not a bit changes
-        scale, shift = kernels.scale_shift(kernels.running_statistics(bn, dtype), *kernels.affine(bn, dtype))
+        scale, shift = statistics.scale_shift(statistics.running_statistics(bn, dtype), *statistics.affine(bn, dtype))
     folded = ScaleShift(scale.clone(), shift.clone())
     folded.requires_grad_(bn.weight is not None and bn.weight.requires_grad)
     return folded.train(bn.training)
@@ -207,14 +212,14 @@ def parts_of(norm: TokenNorm) -> list[tuple[str, nn.Module]]:
 
 
 def _hooked(norm: TokenNorm, part: str, moments: Moments) -> Any:
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         x = args[0]
         padding = kwargs.get("padding_mask", args[1] if len(args) > 1 else None)
         if padding is None and norm.padding is not None:
             padding = norm.padding.current(x.shape[1 - norm.token_dim], x.shape[norm.token_dim])
         moments.add(part_rows(x, part, norm.num_cls, norm.token_dim, padding))
 
-    return _Handle(norm.register_forward_pre_hook(before, with_kwargs=True))
+    return _Handle(norm.register_forward_hook(after, with_kwargs=True))
 
 
 class _Handle:

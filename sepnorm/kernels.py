@@ -18,11 +18,23 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from sepnorm.statistics import (
+    Statistics,
+    affine,
+    batch_statistics,
+    moments,
+    running_statistics,
+    scale_shift,
+    token_moments,
+)
+
 _layer_backward = torch.ops.aten.native_layer_norm_backward.default
 _batch_backward = torch.ops.aten.native_batch_norm_backward.default
 
 Grads = tuple[Any, Any, Any]  # of input, weight and bias; none where there is no such parameter
 HALF = (torch.bfloat16, torch.float16)
+ALL = (True, True, True)
+_NO_AFFINE: dict[str, nn.Parameter | None] = {"weight": None, "bias": None}
 
 
 class Call(NamedTuple):
@@ -38,105 +50,6 @@ class Call(NamedTuple):
     track: bool  # whether running statistics are updated by this call
     sync: bool  # whether statistics are those of all processes
     plain: Callable[..., Tensor]  # the same function by differentiable operations
-
-
-class Statistics(NamedTuple):
-    """Mean and 1/sigma that normalise, and 1/count where the gradient flows through them (0 where it does not)."""
-
-    mean: Tensor
-    invstd: Tensor
-    inv_count: Tensor | float
-
-
-def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of (count, channels) over the rows; of no rows, zero and zero."""
-    if rows.shape[0] == 0:
-        return rows.new_zeros(rows.shape[1:]), rows.new_zeros(rows.shape[1:])
-    if rows.device.type in ("cpu", "cuda"):  # one pass, accumulated in double on the CPU; var_mean is 10x slower there
-        return torch.batch_norm_update_stats(rows, None, None, 0.0)
-    var, mean = torch.var_mean(rows, 0, correction=0)
-    return mean, var
-
-
-def token_moments(x: Tensor, num_cls: int, dim: int, padding: Tensor | None) -> tuple[Tensor, Tensor, int]:
-    """Mean and biased variance over all tokens but [CLS] and padding, and how many there were. ``x`` contiguous."""
-    width = x.shape[-1]
-    if padding is not None:
-        keep = ~padding
-        keep[:, :num_cls] = False
-        keep = keep if dim == 1 else keep.t()
-        rows = x.reshape(-1, width).index_select(0, keep.reshape(-1).nonzero().view(-1))
-        return *moments(rows), rows.shape[0]
-    if dim == 0 or num_cls == 0 or x.shape[0] == 1:
-        rows = x.narrow(dim, num_cls, x.shape[dim] - num_cls).reshape(-1, width)
-        return *moments(rows), rows.shape[0]
-    # Per position and channel first, then pooled over the positions that are tokens: leaves [CLS] out without
-    # copying the rest, and without subtracting sums that an outlying [CLS] would dominate.
-    count, tokens = x.shape[0], x.shape[1]
-    mean, var = (part.view(tokens, width)[num_cls:] for part in moments(x.view(count, tokens * width)))
-    pooled = mean.mean(0)
-    return pooled, var.mean(0) + (mean - pooled).square_().mean(0), count * (tokens - num_cls)
-
-
-def all_reduce_moments(mean: Tensor, var: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, biased variance and count over all processes: one all-reduce of two vectors and a number, in double."""
-    wide_mean, wide_var = mean.double(), var.double()
-    total = torch.as_tensor(count, dtype=torch.float64, device=mean.device).reshape(1)
-    packed = torch.cat([total, wide_mean * total, (wide_var + wide_mean.square()) * total])
-    torch.distributed.all_reduce(packed)
-    total, sums, squares = packed.split([1, mean.numel(), mean.numel()])
-    wide_mean = sums / total
-    wide_var = (squares / total - wide_mean.square()).clamp_(min=0)
-    return wide_mean.to(mean.dtype), wide_var.to(var.dtype), total[0]
-
-
-def track_statistics(bn: Any, mean: Tensor, unbiased_var: Tensor) -> None:
-    """Moves the running statistics of ``bn`` towards these, as ``nn.BatchNorm1d`` does."""
-    if bn.running_mean is None:
-        return
-    bn.num_batches_tracked.add_(1)
-    factor = bn.momentum if bn.momentum is not None else 1.0 / float(bn.num_batches_tracked)
-    for running, new in ((bn.running_mean, mean), (bn.running_var, unbiased_var)):
-        running.copy_(running.to(new.dtype).lerp(new, factor))
-
-
-def batch_statistics(bn: Any, mean: Tensor, var: Tensor, count: int, track: bool, sync: bool) -> Statistics:
-    """Statistics that normalise in training; with ``sync`` those of all processes, or running ones for a single row."""
-    if not sync:
-        if track:
-            track_statistics(bn, mean, var * (count / (count - 1)))
-        return Statistics(mean, (var + bn.eps).rsqrt_(), 1.0 / count)
-    mean, var, total = all_reduce_moments(mean, var, count)
-    enough = total > 1  # decided on the device: asking for the number would make an accelerator wait
-    if bn.running_mean is not None:
-        mean = torch.where(enough, mean, bn.running_mean.to(mean.dtype))
-        var = torch.where(enough, var, bn.running_var.to(var.dtype))
-        if track:
-            track_statistics(bn, mean, var * torch.where(enough, total / (total - 1), 1.0).to(var.dtype))
-    return Statistics(mean, (var + bn.eps).rsqrt_(), torch.where(enough, 1.0 / total, 0.0).to(mean.dtype))
-
-
-def running_statistics(bn: Any, dtype: torch.dtype) -> Statistics:
-    """The running statistics of ``bn``, through which no gradient flows."""
-    return Statistics(bn.running_mean.to(dtype), (bn.running_var.to(dtype) + bn.eps).rsqrt_(), 0.0)
-
-
-def affine(norm: nn.Module, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Weight and bias of a norm in ``dtype``; none where it has none."""
-    weight: Tensor | None = norm._parameters["weight"]
-    bias: Tensor | None = norm._parameters["bias"]
-    if weight is not None and weight.dtype != dtype:
-        weight = weight.to(dtype)
-    if bias is not None and bias.dtype != dtype:
-        bias = bias.to(dtype)
-    return weight, bias
-
-
-def scale_shift(stats: Statistics, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What batch norm with ``stats`` multiplies by and adds."""
-    scale = stats.invstd if weight is None else stats.invstd * weight
-    shift = -stats.mean * scale if bias is None else torch.addcmul(bias, stats.mean, scale, value=-1)
-    return scale, shift
 
 
 def _batch_grads(grad: Tensor, x: Tensor, stats: Statistics, weight: Tensor | None, call: Call) -> Grads:
@@ -217,37 +130,42 @@ def _rows_backward(call: Call, grad: Tensor, rows: Tensor, saved: tuple[Any, ...
         return grad * saved[0], (grad * rows).sum(0), grad.sum(0)
     if len(saved) == 3:
         weight, mean, invstd = saved
-        return _batch_backward(grad, rows, weight, None, None, mean, invstd, True, 0.0, (True, True, True))
+        return _batch_backward(grad, rows, weight, None, None, mean, invstd, True, 0.0, ALL)
     weight, stats = saved
     return _batch_grads(grad, rows, stats, weight, call._replace(padding=None))
 
 
 def fused_forward(x: Tensor, call: Call) -> tuple[Tensor, tuple[Any, ...]]:
     """The layer's output for contiguous ``x``, and what the backward pass needs."""
-    norm: Any = call.token_norm
-    weight, bias = norm._parameters["weight"], norm._parameters["bias"]
-    token_saved: Any
-    if call.token_kind == "layer":
-        out, *token_saved = torch.native_layer_norm(x, (x.shape[-1],), weight, bias, norm.eps)
-    elif call.token_kind == "scale":
-        out, token_saved = torch.addcmul(bias, x, weight), None
-    else:
-        stats = None
-        if norm.training:
-            mean, var, count = token_moments(x, call.num_cls, call.dim, call.padding)
-            if count > 1 or call.sync:
-                stats = batch_statistics(norm, mean, var, count, call.track, call.sync)
-        token_saved = stats or running_statistics(norm, x.dtype)
-        scale, shift = scale_shift(token_saved, weight, bias)
-        out = torch.addcmul(shift, x, scale)
     if call.cls_kind is None:
+        out, token_saved = _tokens_forward(call, x)
         return out, (None, None, token_saved)
-    rows = _rows(x, call)
+    rows = _rows(x, call)  # before the pass over all tokens, which then finds them in the cache
     if call.cls_kind == "batch" and rows.dtype in HALF:
         rows = rows.float()
     rows_out, cls_saved = _rows_forward(call, rows)
+    out, token_saved = _tokens_forward(call, x)
     _put_rows(out, rows_out, call)
     return out, (rows, cls_saved, token_saved)
+
+
+def _tokens_forward(call: Call, x: Tensor) -> tuple[Tensor, Any]:
+    """The tokens' norm over everything, and what its backward needs."""
+    norm: Any = call.token_norm
+    weight, bias = norm._parameters["weight"], norm._parameters["bias"]
+    if call.token_kind == "layer":
+        out, mean, rstd = torch.native_layer_norm(x, (x.shape[-1],), weight, bias, norm.eps)
+        return out, (mean, rstd)
+    if call.token_kind == "scale":
+        return torch.addcmul(bias, x, weight), None
+    stats = None
+    if norm.training:
+        mean, var, count = token_moments(x, call.num_cls, call.dim, call.padding)
+        if count > 1 or call.sync:
+            stats = batch_statistics(norm, mean, var, count, call.track, call.sync)
+    stats = stats or running_statistics(norm, x.dtype)
+    scale, shift = scale_shift(stats, weight, bias)
+    return torch.addcmul(shift, x, scale), stats
 
 
 class FusedSepNorm(Function):
@@ -276,7 +194,7 @@ class FusedSepNorm(Function):
         grad = grad.contiguous()
         if rows is None:
             dx, dtw, dtb = _token_grads(call, grad, x, tw, tb, token_saved)
-            return dx, None, None, *_like(dtw, tw, dtb, tb), None
+            return dx, None, None, *_like((dtw, dtb), (tw, tb)), None
         cls_grad = _rows(grad, call)
         if cls_grad.dtype != rows.dtype:
             cls_grad = cls_grad.to(rows.dtype)
@@ -289,11 +207,91 @@ class FusedSepNorm(Function):
                 dtb = grad.narrow(call.dim, call.num_cls, x.shape[call.dim] - call.num_cls).float().sum((0, 1))
             else:
                 dtb -= dcb
-        return dx, *_like(dcw, cw, dcb, cb), *_like(dtw, tw, dtb, tb), None
+        if cw is None or tb is None or cb is None or not dcw.dtype == cw.dtype == dtb.dtype == tw.dtype:
+            dcw, dcb, dtw, dtb = _like((dcw, dcb, dtw, dtb), (cw, cb, tw, tb))
+        return dx, dcw, dcb, dtw, dtb, None
 
 
-#: ``FusedSepNorm.apply`` without torch's check for function transforms, which the layer has made already.
-fused = super(Function, FusedSepNorm).apply
+class UsualSepNorm(Function):
+    """``FusedSepNorm`` for what almost every model has, written out in a row: one [CLS], layer norm over tokens.
+
+    On small inputs the way through the general code costs a tenth of the whole.
+    """
+
+    @staticmethod
+    def applies(x: Tensor, cw: Any, cb: Any, tw: Any, tb: Any, call: Call) -> bool:
+        norm: Any = call.cls_norm
+        if call.num_cls != 1 or call.token_kind != "layer" or not call.track or call.sync:
+            return False
+        if (
+            cw is None
+            or cb is None
+            or tw is None
+            or tb is None
+            or not x.dtype == cw.dtype == tw.dtype
+            or x.dtype in HALF
+        ):
+            return False
+        if call.cls_kind == "layer":
+            return True
+        trains = call.cls_kind == "batch" and norm.training and norm.momentum is not None and x.shape[1 - call.dim] > 1
+        return trains and norm._buffers["running_mean"].dtype == x.dtype
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cw: Tensor, cb: Tensor, tw: Tensor, tb: Tensor, call: Call) -> Tensor:
+        norm: Any = call.cls_norm
+        token_norm: Any = call.token_norm
+        dim, width = call.dim, (x.shape[2],)
+        rows = torch.select_copy(x, dim, 0)
+        if call.cls_kind == "layer":
+            rows_out, mean, invstd = torch.native_layer_norm(rows, width, cw, cb, norm.eps)
+        else:
+            buffers = norm._buffers
+            buffers["num_batches_tracked"].add_(1)
+            running = buffers["running_mean"], buffers["running_var"]
+            rows_out, mean, invstd = torch.native_batch_norm(rows, cw, cb, *running, True, norm.momentum, norm.eps)
+        out, token_mean, rstd = torch.native_layer_norm(x, width, tw, tb, token_norm.eps)
+        out.select(dim, 0).copy_(rows_out)
+        rstd.select(dim, 0).zero_()
+        ctx.save_for_backward(x, cw, tw)
+        ctx.call, ctx.kept = call, (rows, mean, invstd, token_mean, rstd)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        call: Call = ctx.call
+        x, cw, tw = ctx.saved_tensors
+        cls_norm: Any = call.cls_norm
+        cb, tb = cls_norm._parameters["bias"], call.token_norm._parameters["bias"]
+        if torch.is_grad_enabled():
+            return (*_differentiable_grads(grads[0], (x, cw, cb, tw, tb), ctx.needs_input_grad, call), None)
+        rows, mean, invstd, token_mean, rstd = ctx.kept
+        grad, dim, width = grads[0].contiguous(), call.dim, (x.shape[2],)
+        cls_grad = torch.select_copy(grad, dim, 0)
+        if call.cls_kind == "layer":
+            drows, dcw, dcb = _layer_backward(cls_grad, rows, width, mean, invstd, cw, cb, ALL)
+        else:
+            drows, dcw, dcb = _batch_backward(cls_grad, rows, cw, None, None, mean, invstd, True, 0.0, ALL)
+        del cls_grad  # before the large gradient is allocated
+        dx, dtw, dtb = _layer_backward(grad, x, width, token_mean, rstd, tw, tb, ALL)
+        dx.select(dim, 0).copy_(drows)
+        return dx, dcw, dcb, dtw, dtb.sub_(dcb), None
+
+
+# ``apply`` without torch's check for function transforms, which the layer has made already.
+_fused_apply = super(Function, FusedSepNorm).apply
+_usual_apply = super(Function, UsualSepNorm).apply
+
+
+def fused(x: Tensor, call: Call) -> Tensor:
+    """The layer's output for contiguous ``x``, with gradients where they are wanted."""
+    if not torch.is_grad_enabled():
+        return fused_forward(x, call)[0]
+    tokens = call.token_norm._parameters
+    cls = _NO_AFFINE if call.cls_norm is None else call.cls_norm._parameters
+    args = (x, cls["weight"], cls["bias"], tokens["weight"], tokens["bias"], call)
+    out: Tensor = _usual_apply(*args) if UsualSepNorm.applies(*args) else _fused_apply(*args)
+    return out
 
 
 def _token_grads(call: Call, grad: Tensor, x: Tensor, weight: Any, bias: Any, saved: Any) -> Grads:
@@ -321,12 +319,9 @@ def _without_cls(call: Call, grad: Tensor, x: Tensor, weight: Any, saved: Any) -
     return _batch_grads(grad, x, saved, weight, call)
 
 
-def _like(dweight: Any, weight: Any, dbias: Any, bias: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Both gradients in their parameters' dtype; none where there is no parameter."""
-    if weight is None or bias is None or dweight.dtype != weight.dtype or dbias.dtype != bias.dtype:
-        dweight = None if weight is None else dweight.to(weight.dtype)
-        dbias = None if bias is None else dbias.to(bias.dtype)
-    return dweight, dbias
+def _like(grads: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Each gradient in its parameter's dtype; none where there is no parameter."""
+    return tuple(None if p is None or g is None else g.to(p.dtype) for g, p in zip(grads, params, strict=True))
 
 
 def _differentiable_grads(

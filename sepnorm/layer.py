@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sepnorm import kernels
+from sepnorm import kernels, statistics
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.spec import Kind, NormSpec, build_norm
 
@@ -58,9 +58,6 @@ _FUSED_KINDS: dict[type, str] = {
     nn.SyncBatchNorm: "batch",
     ScaleShift: "scale",
 }
-
-
-_NO_AFFINE: dict[str, nn.Parameter | None] = {"weight": None, "bias": None}
 
 
 class TokenNorm(nn.Module):
@@ -117,19 +114,14 @@ class TokenNorm(nn.Module):
         if not x.is_cpu and torch.is_autocast_enabled(x.device.type):
             x = x.float()  # accelerators' autocast runs norms in float32, whatever comes in
         x = x.contiguous()
-        sync = self._synchronised(cls_norm, token_norm)
+        sync = self.sync and _in_processes() and self._synchronised(cls_norm, token_norm)
         if cls_kind == "batch" and shape[1 - self.token_dim] < 2:
             self._warn_single(cls_norm, sync)
         call = kernels.Call(
             cls_kind, cls_norm, token_kind, token_norm, self.num_cls, self.token_dim, padding_mask, track, sync,
             self._plain,
         )  # fmt: skip
-        if not torch.is_grad_enabled():
-            return kernels.fused_forward(x, call)[0]
-        tokens = token_norm._parameters
-        cls = _NO_AFFINE if cls_norm is None else cls_norm._parameters
-        out: Tensor = kernels.fused(x, cls["weight"], cls["bias"], tokens["weight"], tokens["bias"], call)
-        return out
+        return kernels.fused(x, call)
 
     # ---- the plain path -----------------------------------------------------------------------------------------
 
@@ -165,11 +157,11 @@ class TokenNorm(nn.Module):
         if simple and (not training or (track and samples > 1)) and type(bn) is nn.BatchNorm1d:
             return bn(rows)
         rows = rows.to(torch.promote_types(dtype, torch.float32))
-        weight, bias = kernels.affine(bn, rows.dtype)
+        weight, bias = statistics.affine(bn, rows.dtype)
         if training and samples < 2 and not torch.compiler.is_compiling():
             self._warn_single(bn, sync)
         if not training or (samples < 2 and not sync):
-            stats = kernels.running_statistics(bn, rows.dtype)
+            stats = statistics.running_statistics(bn, rows.dtype)
         else:
             stats = _differentiable_statistics(bn, rows, padding, track, sync)
         out = (rows - stats.mean) * stats.invstd
@@ -179,13 +171,8 @@ class TokenNorm(nn.Module):
     # ---- checks ---------------------------------------------------------------------------------------------------
 
     def _synchronised(self, *norms: nn.Module | None) -> bool:
-        return (
-            self.sync
-            and dist.is_available()
-            and dist.is_initialized()
-            and any(isinstance(norm, _BatchNorm) and norm.training for norm in norms)
-            and dist.get_world_size() > 1
-        )
+        training = any(isinstance(norm, _BatchNorm) and norm.training for norm in norms)
+        return training and self.sync and _in_processes() and dist.get_world_size() > 1
 
     def _warn_single(self, bn: nn.Module | None, sync: bool) -> None:
         if bn is not None and bn.training and not sync:
@@ -333,7 +320,7 @@ class _AllReduce(torch.autograd.Function):
 
 def _differentiable_statistics(
     bn: Any, rows: Tensor, padding: Tensor | None, track: bool, sync: bool
-) -> kernels.Statistics:
+) -> statistics.Statistics:
     """Batch statistics of (count, channels) by differentiable operations and without data-dependent shapes."""
     keep = rows.new_ones(rows.shape[0], 1) if padding is None else (~padding).to(rows.dtype)
     count = keep.sum()
@@ -348,8 +335,12 @@ def _differentiable_statistics(
         var = torch.where(enough, var, bn.running_var.to(var.dtype))
     if track:
         unbiased = var * torch.where(enough, total / (total - 1).clamp(min=1), 1.0)
-        kernels.track_statistics(bn, mean.detach(), unbiased.detach())
-    return kernels.Statistics(mean, (var + bn.eps).rsqrt(), 0.0)
+        statistics.track_statistics(bn, mean.detach(), unbiased.detach())
+    return statistics.Statistics(mean, (var + bn.eps).rsqrt(), 0.0)
+
+
+def _in_processes() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def _fused_kind(norm: nn.Module) -> str | None:

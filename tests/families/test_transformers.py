@@ -200,8 +200,7 @@ def test_save_load_and_freeze(name, tmp_path):
 @pytest.mark.parametrize("name", ["BERT", "RoBERTa", "DistilBERT", "ModernBERT", "DeBERTa-v2"])
 def test_padding_stays_out_of_token_statistics(name):
     """The same sentences with more padding give the same running statistics and the same outputs, in training mode."""
-    torch.manual_seed(0)
-    model = FAMILIES[name]()
+    model = FAMILIES[name]().double()  # [CLS] varies little in a random model, and batch norm magnifies rounding
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -215,10 +214,10 @@ def test_padding_stays_out_of_token_statistics(name):
     longer = {key: torch.cat([value, torch.zeros(4, 6, dtype=torch.long)], 1) for key, value in batch.items()}
     keep = batch["attention_mask"].bool()
     out, padded = output(model, batch), output(twin, longer)[:, :9]
-    torch.testing.assert_close(out[keep], padded[keep], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(out[keep], padded[keep], rtol=1e-6, atol=1e-8)
     for (key, ours), theirs in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
         if "running" in key:
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6, msg=key)
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8, msg=key)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -1,0 +1,49 @@
+"""What holds for the package as a whole."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sepnorm
+
+ROOT = Path(__file__).parents[1]
+MODULES = [name for _, name, _ in pkgutil.iter_modules(sepnorm.__path__)]
+
+
+def test_importing_needs_torch_alone():
+    code = (
+        "import sys, torch; before = set(sys.modules); import sepnorm; "
+        "print(' '.join(sorted({m.split('.')[0] for m in set(sys.modules) - before})))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in out if name not in sys.stdlib_module_names] == ["sepnorm"]
+
+
+def test_every_public_name_is_documented():
+    for name in sepnorm.__all__:
+        if name != "__version__":
+            assert getattr(sepnorm, name).__doc__, name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    module = importlib.import_module(f"sepnorm.{name}")
+    assert module.__doc__ or name == "_version"
+    assert doctest.testmod(module, extraglobs={"torch": importlib.import_module("torch")}).failed == 0
+
+
+def test_the_readmes_code_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert blocks
+    scope: dict = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), scope)
