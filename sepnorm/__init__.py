@@ -1,12 +1,17 @@
 """Separate normalisation of [CLS] and tokens in transformers: the layer, the surgery, the statistics."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from sepnorm._version import __version__
-from sepnorm.calibrate import calibrate, freeze
-from sepnorm.convert import ConversionReport, convert, revert
 from sepnorm.errors import SepNormError, SepNormWarning
-from sepnorm.inspect import Inspection, inspect
 from sepnorm.layer import SepNorm, SharedNorm
-from sepnorm.store import load, save
+
+if TYPE_CHECKING:
+    from sepnorm.calibration import calibrate, freeze
+    from sepnorm.inspection import Inspection, inspect
+    from sepnorm.store import load, save
+    from sepnorm.surgery import ConversionReport, convert, revert
 
 __all__ = [
     "ConversionReport",
@@ -24,3 +29,23 @@ __all__ = [
     "revert",
     "save",
 ]
+
+#: What is loaded when it is first asked for: who only wants the layer does not wait for the rest.
+_LATER = {
+    "calibration": ("calibrate", "freeze"),
+    "inspection": ("Inspection", "inspect"),
+    "store": ("load", "save"),
+    "surgery": ("ConversionReport", "convert", "revert"),
+}
+_HOME = {name: module for module, names in _LATER.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sepnorm' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"sepnorm.{_HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

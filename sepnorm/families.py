@@ -23,7 +23,7 @@ WITHOUT_CLS = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Trial:
     """A part of a model that can be run by itself, and a synthetic batch to run it with."""
 

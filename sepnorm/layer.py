@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sepnorm.padding import PaddingContext
 
 
-@dataclass
+@dataclass(eq=False)
 class Origin:
     """What stood where ``convert`` put a layer, and whether the layer has been trained since."""
 
@@ -66,6 +66,7 @@ class TokenNorm(nn.Module):
     #: Set by ``convert``: where the padding mask of a running model is found, and what stood here before.
     padding: PaddingContext | None = None
     origin: Origin | None = None
+    _warned = False
 
     def __init__(self, dim: int, num_cls: int, token_dim: int, sync: bool) -> None:
         super().__init__()
@@ -175,7 +176,8 @@ class TokenNorm(nn.Module):
         return training and self.sync and _in_processes() and dist.get_world_size() > 1
 
     def _warn_single(self, bn: nn.Module | None, sync: bool) -> None:
-        if bn is not None and bn.training and not sync:
+        if bn is not None and bn.training and not sync and not self._warned:
+            self._warned = True
             warnings.warn(
                 "a training batch with a single sample has no batch statistics: the running statistics are used for "
                 "such steps. Drop the last incomplete batch (drop_last=True) or use larger batches.",

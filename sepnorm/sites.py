@@ -25,7 +25,7 @@ from sepnorm.trace import NormCall, Trace, run_trial, trial_of_example
 Choice = str | Sequence[str] | Callable[["Site"], bool]
 
 
-@dataclass
+@dataclass(eq=False)
 class Site:
     """One norm of a model and what is known of it."""
 

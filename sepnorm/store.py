@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.architectures import build_architecture, library_of, write_architecture
-from sepnorm.convert import replace_modules, settle, spec_of
 from sepnorm.errors import SepNormError
 from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
 from sepnorm.sites import norm_kind, norm_width
 from sepnorm.spec import KINDS
+from sepnorm.surgery import replace_modules, settle, spec_of
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS = "sepnorm.json", "sepnorm.safetensors"

@@ -15,7 +15,7 @@ from sepnorm.errors import SepNormError
 from sepnorm.families import Trial
 
 
-@dataclass
+@dataclass(eq=False)
 class NormCall:
     order: int
     shape: tuple[int, ...]
@@ -23,7 +23,7 @@ class NormCall:
     degenerate: bool
 
 
-@dataclass
+@dataclass(eq=False)
 class Trace:
     samples: int
     num_cls: int

@@ -320,7 +320,7 @@ def test_a_single_training_sample_uses_running_statistics_and_warns_once(num_cls
     frozen = copy.deepcopy(layer).eval()
     x = torch.randn(1, 9, 6, requires_grad=True)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
+        warnings.simplefilter("always")
         for _ in range(3):
             out = layer(x)
     assert sum(issubclass(w.category, SepNormWarning) for w in caught) == 1

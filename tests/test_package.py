@@ -27,6 +27,13 @@ def test_importing_needs_torch_alone():
     assert [name for name in out if name not in sys.stdlib_module_names] == ["sepnorm"]
 
 
+def test_names_are_there_and_others_are_not():
+    assert set(dir(sepnorm)) == set(sepnorm.__all__)
+    assert callable(sepnorm.convert)
+    with pytest.raises(AttributeError, match="no attribute 'covert'"):
+        _ = sepnorm.covert
+
+
 def test_every_public_name_is_documented():
     for name in sepnorm.__all__:
         if name != "__version__":

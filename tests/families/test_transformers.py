@@ -336,3 +336,13 @@ def test_layer_scale_does_not_pass_for_degenerate():
     model = image("Dinov2Model", "Dinov2Config", layerscale_value=1e-6)()
     sites = {site.path: site for site in find_sites(model)}
     assert [path for path, site in sites.items() if site.degenerate] == ["encoder.layer.0.norm1"]
+
+
+@pytest.mark.parametrize("norm", ["bn+ln", "bn+bn", "bn"])
+def test_the_trainer_does_not_decay_the_new_norms(norm, tmp_path):
+    model = FAMILIES["ViT"]()  # whose own norms are called layernorm_before, layernorm_after, layernorm
+    sepnorm.convert(model, norm)
+    trainer = T.Trainer(model=model, args=T.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True))
+    decayed = trainer.get_decay_parameter_names(model)
+    assert decayed
+    assert not [name for name in decayed if "norm" in name]

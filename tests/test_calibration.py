@@ -8,7 +8,7 @@ from models import bert, embeddings, sentences
 
 import sepnorm
 from sepnorm import SepNorm, SepNormError
-from sepnorm.calibrate import Moments
+from sepnorm.calibration import Moments
 
 
 @settings(max_examples=50, deadline=None)

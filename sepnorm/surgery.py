@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sepnorm.calibrate import Matched, match, measure_norms, parts_of
+from sepnorm.calibration import Matched, match, measure_norms, parts_of
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import Origin, SepNorm, SharedNorm, TokenNorm
 from sepnorm.padding import PaddingContext, contexts
@@ -19,7 +19,7 @@ from sepnorm.sites import Choice, Site, choose, find_sites
 from sepnorm.spec import KINDS, NormSpec
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SiteReport:
     """One norm: where it is, what it was, what it is now, and why."""
 
@@ -33,7 +33,7 @@ class SiteReport:
         return self.before != self.after
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ConversionReport:
     """What a conversion did. ``print`` shows every norm of the model; ``converted`` are those that changed."""
 

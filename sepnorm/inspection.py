@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepnorm import feed
-from sepnorm.calibrate import Moments, part_rows, parts_of
-from sepnorm.convert import spec_of
+from sepnorm.calibration import Moments, part_rows, parts_of
 from sepnorm.errors import SepNormError
 from sepnorm.layer import TokenNorm
 from sepnorm.padding import PaddingContext
 from sepnorm.sites import Site, find_sites
+from sepnorm.surgery import spec_of
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PartStatistics:
     """What the vectors of one part, [CLS] or tokens, look like at the input of a norm.
 
@@ -35,7 +35,7 @@ class PartStatistics:
     cosine: float
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SiteStatistics:
     """One norm that sees [CLS] beside other tokens.
 
@@ -53,7 +53,7 @@ class SiteStatistics:
     discrepancy: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Inspection:
     """The statistics of every site, in the order of calls. ``print`` shows a table; ``as_dicts`` is for machines."""
 

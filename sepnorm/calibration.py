@@ -68,7 +68,7 @@ def part_rows(x: Tensor, part: str, num_cls: int, token_dim: int, padding: Tenso
     return x[keep]
 
 
-@dataclass
+@dataclass(eq=False)
 class Matched:
     """Moments of one part of a norm's input and of its output."""
 
