@@ -1,9 +1,10 @@
 """What separate norms cost beside one LayerNorm and beside the textbook form, in time and in peak memory.
 
-    python benchmarks/norm_overhead.py [--repeats 40] [--json FILE]
+    python benchmarks/norm_overhead.py [--rounds 5] [--repeats 20] [--json FILE]
 
-Every figure is a ratio to ``nn.LayerNorm`` on the same tensors, measured in one run: the candidates take turns in random
-order, each turn is a warm-up call and three timed ones, and the median over all turns counts. Forward+backward is
+Every figure is a ratio to ``nn.LayerNorm`` on the same tensors: the candidates take turns in random order, each turn is a
+warm-up call and three timed ones, and the median over all turns counts. That is one round; the next has new tensors, which
+lie elsewhere in memory. Printed is the median over the rounds; the JSON has the lowest and highest too. Forward+backward is
 ``torch.autograd.grad`` over input and parameters of a norm whose input is not a leaf, as inside a network.
 
 glibc hands freed memory back to the kernel at moments that depend on the order of small allocations, and the page
@@ -95,27 +96,33 @@ def peak_bytes(run: Callable[[], object]) -> int:
     return most
 
 
-def measure(passes: Callable[..., Callable[[], object]], group: list[str], repeats: int) -> list[dict[str, object]]:
+def measure(
+    passes: Callable[..., Callable[[], object]], group: list[str], rounds: int, repeats: int
+) -> list[dict[str, object]]:
     print(f"\n{passes.__name__.replace('_', ' + ')}: time x, peak memory m")
     print(f"{'(batch, tokens, dim)':22}{'LayerNorm':>10}" + "".join(f"{name:>18}" for name in group))
     rows: list[dict[str, object]] = []
-    for batch, tokens, dim in SHAPES:
-        x = torch.randn(batch, tokens, dim, requires_grad=True) * 1.0
-        grad = torch.randn_like(x)
-        runs = {name: passes(build(name, dim), x, grad) for name in ["LayerNorm", *group]}
-        seconds = measure_seconds(runs, repeats)
+    for shape in SHAPES:
+        timed: list[dict[str, float]] = []
+        for _ in range(rounds):
+            x = torch.randn(shape, requires_grad=True) * 1.0
+            grad = torch.randn_like(x)
+            runs = {name: passes(build(name, shape[-1]), x, grad) for name in ["LayerNorm", *group]}
+            timed.append(measure_seconds(runs, repeats))
         memory = {name: peak_bytes(run) for name, run in runs.items()}
-        line = f"{(batch, tokens, dim)!s:22}{seconds['LayerNorm'] * 1e3:7.2f} ms"
+        line = f"{shape!s:22}{statistics.median(t['LayerNorm'] for t in timed) * 1e3:7.2f} ms"
         for name in group:
-            time_ratio = seconds[name] / seconds["LayerNorm"]
+            ratios = sorted(t[name] / t["LayerNorm"] for t in timed)
             memory_ratio = memory[name] / memory["LayerNorm"]
-            line += f"{time_ratio:10.2f}x{memory_ratio:5.2f}m "
+            line += f"{statistics.median(ratios):10.2f}x{memory_ratio:5.2f}m "
             rows.append(
                 {
                     "passes": passes.__name__,
-                    "shape": [batch, tokens, dim],
+                    "shape": list(shape),
                     "norm": name,
-                    "time_ratio": round(time_ratio, 3),
+                    "time_ratio": round(statistics.median(ratios), 3),
+                    "lowest": round(ratios[0], 3),
+                    "highest": round(ratios[-1], 3),
                     "memory_ratio": round(memory_ratio, 3),
                 }
             )
@@ -125,7 +132,8 @@ def measure(passes: Callable[..., Callable[[], object]], group: list[str], repea
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=40, help="turns of each candidate (default 40)")
+    parser.add_argument("--rounds", type=int, default=5, help="how often to start over with new tensors (default 5)")
+    parser.add_argument("--repeats", type=int, default=20, help="turns of each candidate in a round (default 20)")
     parser.add_argument("--json", help="also write the figures to this file")
     args = parser.parse_args()
     torch.manual_seed(0)
@@ -137,7 +145,7 @@ def main() -> None:
     rows = []
     for group in GROUPS:
         for passes in (forward, forward_backward):
-            rows += measure(passes, group, args.repeats)
+            rows += measure(passes, group, args.rounds, args.repeats)
     if args.json:
         with open(args.json, "w") as file:
             json.dump({"torch": torch.__version__, "threads": torch.get_num_threads(), "rows": rows}, file, indent=1)
