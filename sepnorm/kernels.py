@@ -34,7 +34,6 @@ _batch_backward = torch.ops.aten.native_batch_norm_backward.default
 Grads = tuple[Any, Any, Any]  # of input, weight and bias; none where there is no such parameter
 HALF = (torch.bfloat16, torch.float16)
 ALL = (True, True, True)
-_NO_AFFINE: dict[str, nn.Parameter | None] = {"weight": None, "bias": None}
 
 
 class Call(NamedTuple):
@@ -215,27 +214,8 @@ class FusedSepNorm(Function):
 class UsualSepNorm(Function):
     """``FusedSepNorm`` for what almost every model has, written out in a row: one [CLS], layer norm over tokens.
 
-    On small inputs the way through the general code costs a tenth of the whole.
+    On small inputs the way through the general code costs a tenth of the whole. ``fused`` decides where it applies.
     """
-
-    @staticmethod
-    def applies(x: Tensor, cw: Any, cb: Any, tw: Any, tb: Any, call: Call) -> bool:
-        norm: Any = call.cls_norm
-        if call.num_cls != 1 or call.token_kind != "layer" or not call.track or call.sync:
-            return False
-        if (
-            cw is None
-            or cb is None
-            or tw is None
-            or tb is None
-            or not x.dtype == cw.dtype == tw.dtype
-            or x.dtype in HALF
-        ):
-            return False
-        if call.cls_kind == "layer":
-            return True
-        trains = call.cls_kind == "batch" and norm.training and norm.momentum is not None and x.shape[1 - call.dim] > 1
-        return trains and norm._buffers["running_mean"].dtype == x.dtype
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cw: Tensor, cb: Tensor, tw: Tensor, tb: Tensor, call: Call) -> Tensor:
@@ -279,19 +259,36 @@ class UsualSepNorm(Function):
 
 
 # ``apply`` without torch's check for function transforms, which the layer has made already.
-_fused_apply = super(Function, FusedSepNorm).apply
-_usual_apply = super(Function, UsualSepNorm).apply
+_fused_apply: Any = super(Function, FusedSepNorm).apply
+_usual_apply: Any = super(Function, UsualSepNorm).apply
 
 
 def fused(x: Tensor, call: Call) -> Tensor:
     """The layer's output for contiguous ``x``, with gradients where they are wanted."""
     if not torch.is_grad_enabled():
         return fused_forward(x, call)[0]
+    norm: Any = call.cls_norm
     tokens = call.token_norm._parameters
-    cls = _NO_AFFINE if call.cls_norm is None else call.cls_norm._parameters
-    args = (x, cls["weight"], cls["bias"], tokens["weight"], tokens["bias"], call)
-    out: Tensor = _usual_apply(*args) if UsualSepNorm.applies(*args) else _fused_apply(*args)
-    return out
+    tw, tb = tokens["weight"], tokens["bias"]
+    if norm is None:
+        return _fused_apply(x, None, None, tw, tb, call)
+    cw, cb, dtype = norm._parameters["weight"], norm._parameters["bias"], x.dtype
+    usual = (
+        call.num_cls == 1
+        and call.token_kind == "layer"
+        and call.track
+        and not call.sync
+        and cw is not None
+        and cb is not None
+        and tw is not None
+        and tb is not None
+        and dtype == cw.dtype == tw.dtype
+        and dtype not in HALF
+    )
+    if usual and call.cls_kind != "layer":
+        usual = call.cls_kind == "batch" and norm.training and norm.momentum is not None and x.shape[1 - call.dim] > 1
+        usual = usual and norm._buffers["running_mean"].dtype == dtype
+    return (_usual_apply if usual else _fused_apply)(x, cw, cb, tw, tb, call)
 
 
 def _token_grads(call: Call, grad: Tensor, x: Tensor, weight: Any, bias: Any, saved: Any) -> Grads:

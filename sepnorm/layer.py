@@ -78,7 +78,8 @@ class TokenNorm(nn.Module):
 
     def _places(self) -> tuple[nn.Module | None, nn.Module]:
         """The norm of [CLS] (none when shared) and that of the tokens."""
-        raise NotImplementedError
+        modules: Any = self._modules
+        return modules.get("cls_norm"), modules.get("token_norm") or modules["norm"]
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Normalises (batch, tokens, dim), or (tokens, batch, dim) with ``token_dim=0``; same shape out.
@@ -273,10 +274,6 @@ class SepNorm(TokenNorm):
             return SharedNorm(dim, spec.tokens, **options)
         return cls(dim, spec.cls, spec.tokens, **options)
 
-    def _places(self) -> tuple[nn.Module | None, nn.Module]:
-        modules: Any = self._modules
-        return modules["cls_norm"], modules["token_norm"]
-
 
 class SharedNorm(TokenNorm):
     """One norm over all tokens, [CLS] among them: the baseline. The child is called ``norm``.
@@ -299,10 +296,6 @@ class SharedNorm(TokenNorm):
     ) -> None:
         super().__init__(dim, 0, token_dim, sync)
         self.norm = build_norm(kind, dim, eps=eps, momentum=momentum, affine=affine, device=device, dtype=dtype)
-
-    def _places(self) -> tuple[nn.Module | None, nn.Module]:
-        modules: Any = self._modules
-        return None, modules["norm"]
 
 
 class _AllReduce(torch.autograd.Function):
