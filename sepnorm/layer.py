@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepnorm import kernels, statistics
@@ -51,6 +52,12 @@ class ScaleShift(nn.Module):
     def extra_repr(self) -> str:
         return str(self.weight.numel())
 
+
+# Bound once: on small inputs the look-ups of every call would show.
+_backward_task = torch._C._current_graph_task_id
+_tracing = torch._C._get_tracing_state
+_transforms_active = torch._C._are_functorch_transforms_active
+_distributed = dist.is_available()
 
 _FUSED_KINDS: dict[type, str] = {
     nn.LayerNorm: "layer",
@@ -102,21 +109,23 @@ class TokenNorm(nn.Module):
         if torch.compiler.is_compiling():
             return self._plain(x, padding_mask, track=True)
         # A recomputation for gradient checkpointing runs inside the backward pass: its statistics were counted before.
-        track = torch._C._current_graph_task_id() == -1
+        track = _backward_task() == -1
         cls_kind = None if cls_norm is None else _fused_kind(cls_norm)
         if (
             token_kind is None
             or (cls_kind is None and cls_norm is not None)
             or shape[self.token_dim] == self.num_cls
             or not (token_kind == "layer" or (x.is_cpu and _same_dtype(x, token_norm)))
-            or torch._C._get_tracing_state() is not None  # the older ONNX export
-            or _transformed(x)
+            or _tracing() is not None  # the older ONNX export
+            or _transforms_active()  # functorch, forward-mode AD and subclasses: a custom backward cannot serve them
+            or forward_ad._current_level >= 0
+            or type(x) not in (Tensor, nn.Parameter)
         ):
             return self._plain(x, padding_mask, track=track)
         if not x.is_cpu and torch.is_autocast_enabled(x.device.type):
             x = x.float()  # accelerators' autocast runs norms in float32, whatever comes in
         x = x.contiguous()
-        sync = self.sync and _in_processes() and self._synchronised(cls_norm, token_norm)
+        sync = _distributed and dist.is_initialized() and self._synchronised(cls_norm, token_norm)
         if cls_kind == "batch" and shape[1 - self.token_dim] < 2:
             self._warn_single(cls_norm, sync)
         call = kernels.Call(
@@ -174,7 +183,7 @@ class TokenNorm(nn.Module):
 
     def _synchronised(self, *norms: nn.Module | None) -> bool:
         training = any(isinstance(norm, _BatchNorm) and norm.training for norm in norms)
-        return training and self.sync and _in_processes() and dist.get_world_size() > 1
+        return training and self.sync and _distributed and dist.is_initialized() and dist.get_world_size() > 1
 
     def _warn_single(self, bn: nn.Module | None, sync: bool) -> None:
         if bn is not None and bn.training and not sync and not self._warned:
@@ -334,10 +343,6 @@ def _differentiable_statistics(
     return statistics.Statistics(mean, (var + bn.eps).rsqrt(), 0.0)
 
 
-def _in_processes() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
 def _fused_kind(norm: nn.Module) -> str | None:
     """The fused kind of a child, or none where it is something else or somebody watches it by hooks."""
     kind = _FUSED_KINDS.get(type(norm))
@@ -351,12 +356,3 @@ def _fused_kind(norm: nn.Module) -> str | None:
 def _same_dtype(x: Tensor, norm: Any) -> bool:
     """Whether input, parameters and statistics of a token norm have one dtype, which its fused path needs."""
     return all(t is None or t.dtype == x.dtype for t in (norm.weight, getattr(norm, "running_mean", None)))
-
-
-def _transformed(x: Tensor) -> bool:
-    """Whether the tensor belongs to functorch, forward-mode AD or a subclass, which a custom backward cannot serve."""
-    return (
-        type(x) not in (Tensor, nn.Parameter)
-        or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
-    )
