@@ -17,6 +17,7 @@ from sepnorm.errors import SepNormError
 from sepnorm.layer import TokenNorm
 from sepnorm.padding import PaddingContext
 from sepnorm.sites import Site, find_sites
+from sepnorm.spec import short_name
 from sepnorm.surgery import spec_of
 
 
@@ -162,7 +163,7 @@ class _Watcher:
         layer = module if isinstance(module, TokenNorm) else None
         return SiteStatistics(
             path=self.site.path,
-            norm=spec_of(layer) if layer is not None else {"layer": "ln"}.get(self.site.kind, self.site.kind),
+            norm=spec_of(layer) if layer is not None else short_name(self.site.kind),
             degenerate=self.site.degenerate,
             cls=self._part("cls"),
             tokens=self._part("tokens"),

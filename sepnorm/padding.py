@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.errors import SepNormError
+from sepnorm.families import is_torch_encoder, is_transformers
 
 #: Names of the argument that carries the mask, and whether a true value there means padding.
 MASK_ARGUMENTS = {
@@ -34,7 +35,7 @@ class PaddingContext:
         """Makes every model around ``norms`` that takes a padding mask leave it here while it runs."""
         wanted = {id(norm) for norm in norms}
         for module in model.modules():
-            takes_mask = module is model or _is_encoder(module)
+            takes_mask = module is model or is_torch_encoder(module) or is_transformers(module)
             if takes_mask and any(id(child) in wanted for child in module.modules()):
                 argument = _mask_argument(module)
                 if argument is not None:
@@ -129,12 +130,6 @@ def contexts(model: nn.Module) -> Iterator[PaddingContext]:
 def _mask_argument(module: nn.Module) -> tuple[str, int] | None:
     names = list(inspect.signature(module.forward).parameters)
     return next(((name, names.index(name)) for name in MASK_ARGUMENTS if name in names), None)
-
-
-def _is_encoder(module: nn.Module) -> bool:
-    if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
-        return True
-    return any(cls.__name__ == "PreTrainedModel" for cls in type(module).__mro__)
 
 
 def _to_padding(mask: Tensor, true_is_padding: bool) -> Tensor:

@@ -47,6 +47,11 @@ def kind_name(kind: str) -> str:
     return long
 
 
+def short_name(kind: str) -> str:
+    """The paper's name of a kind, ``"ln"`` for ``"layer"``; anything else as it is."""
+    return _SHORT_OF.get(kind, kind)
+
+
 def build_norm(kind: Kind, dim: int, **options: Any) -> nn.Module:
     """One norm over ``dim`` channels, from a kind's name or from a callable that takes ``dim``."""
     if isinstance(kind, str):

@@ -16,7 +16,7 @@ from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import Origin, SepNorm, SharedNorm, TokenNorm
 from sepnorm.padding import PaddingContext, contexts
 from sepnorm.sites import Choice, Site, choose, find_sites
-from sepnorm.spec import KINDS, NormSpec
+from sepnorm.spec import KINDS, NormSpec, short_name
 
 
 @dataclass(eq=False)
@@ -120,7 +120,7 @@ def convert(
     settle(model)
     reports = [
         SiteReport(
-            site.path, _short(site.kind), str(spec) if site.path in new else _short(site.kind),
+            site.path, short_name(site.kind), str(spec) if site.path in new else short_name(site.kind),
             site.reason if site.path in chosen or not site.usual else "not chosen by sites",
         )
         for site in found
@@ -143,7 +143,7 @@ def revert(model: nn.Module) -> ConversionReport:
     reports, back = [], {}
     for path, layer in layers:
         old, reason = _restored(layer)
-        reports.append(SiteReport(path, spec_of(layer), _short(layer.origin.kind if layer.origin else ""), reason))
+        reports.append(SiteReport(path, spec_of(layer), short_name(layer.origin.kind if layer.origin else ""), reason))
         back[id(layer)] = old
     for context in list(contexts(model)):
         context.detach(model)
@@ -313,10 +313,6 @@ def _child_name(norm: nn.Module) -> str:
         if isinstance(norm, kind):
             return name
     return {"ScaleShift": "frozen"}.get(type(norm).__name__, type(norm).__name__)
-
-
-def _short(kind: str) -> str:
-    return {"layer": "ln", "rms": "rms"}.get(kind, kind)
 
 
 def _count(model: nn.Module) -> int:
