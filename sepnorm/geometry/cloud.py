@@ -1,0 +1,268 @@
+"""A cloud of vectors seen once, part by part: what every measure in ``sepnorm.geometry`` is computed from.
+
+Nothing here keeps all the vectors. Memory grows with the square of the dimension and with the size of the sample, and the
+result does not depend on how the vectors were divided into parts (beyond rounding).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepnorm.errors import SepNormError, SepNormWarning
+
+SAMPLE = 8192  # vectors that measures over pairs are computed from: 33 million pairs
+_HASHED = 4_000_000  # duplicates are looked for among this many vectors
+
+
+class Triangle:
+    """The triangular factor R of a QR decomposition of all rows, with a column of ones before them.
+
+    R holds all that is needed of the rows for anything that rotations leave alone: the singular values of the rows are
+    those of R without its first column, and of the *centred* rows those of R without its first column and row. It is
+    built by decomposing R stacked on the next rows, which does not square the condition number as a Gram matrix does.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._r: Tensor | None = None
+        self._waiting: list[Tensor] = []
+
+    def add(self, rows: Tensor) -> None:
+        self.count += rows.shape[0]
+        self._waiting.append(rows.double())
+        if sum(part.shape[0] for part in self._waiting) >= 4 * rows.shape[1]:
+            self._reduce()
+
+    def _reduce(self) -> Tensor:
+        if self._waiting:
+            rows = torch.cat(self._waiting)
+            rows = torch.cat([rows.new_ones(rows.shape[0], 1), rows], dim=1)
+            stack = rows if self._r is None else torch.cat([self._r, rows])
+            self._r = torch.linalg.qr(stack, mode="r").R
+            self._waiting = []
+        assert self._r is not None
+        return self._r
+
+    def singular_values(self, center: bool = False) -> Tensor:
+        """All min(count, dim) of them, largest first."""
+        r = self._reduce()
+        values = torch.linalg.svdvals(r[1:, 1:] if center else r[:, 1:])
+        size = min(self.count, r.shape[1] - 1)
+        return torch.cat([values, values.new_zeros(max(size - len(values), 0))])[:size]
+
+    @property
+    def mean(self) -> Tensor:
+        r = self._reduce()
+        return r[0, 1:] / r[0, 0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Per dimension, unbiased."""
+        return self._reduce()[1:, 1:].square().sum(0) / max(self.count - 1, 1)
+
+
+class Directions:
+    """Sums over vectors scaled to length one: the mean cosine of all pairs, and what each dimension has in it."""
+
+    def __init__(self, dim: int) -> None:
+        self.count = self.zeros = 0
+        self.total = torch.zeros(dim, dtype=torch.float64)
+        self.squares = torch.zeros(dim, dtype=torch.float64)
+        self.lengths = torch.zeros(2, dtype=torch.float64)  # sum, sum of squares
+
+    def add(self, rows: Tensor) -> None:
+        unit, lengths = to_unit(rows)
+        self.zeros += rows.shape[0] - unit.shape[0]
+        self.count += unit.shape[0]
+        self.total += unit.sum(0)
+        self.squares += unit.square().sum(0)
+        self.lengths += torch.stack([lengths.sum(), lengths.square().sum()])
+
+    def contributions(self) -> Tensor:
+        """What each dimension adds to the mean cosine of all pairs of different vectors; the sum is that cosine."""
+        pairs = self.count * (self.count - 1)
+        return (self.total.square() - self.squares) / pairs
+
+    @property
+    def mean_cosine(self) -> float:
+        return min(float(self.contributions().sum()), 1.0)
+
+
+class Sample:
+    """``size`` of the vectors, each with the same chance, chosen by a seed and by their number alone."""
+
+    def __init__(self, size: int = SAMPLE, seed: int = 0) -> None:
+        self.size, self.seed, self.seen = size, seed, 0
+        self._rows: list[Tensor] = []
+        self._keys: list[Tensor] = []
+        self._numbers: list[Tensor] = []
+        self._limit = torch.iinfo(torch.int64).max
+
+    def add(self, rows: Tensor) -> None:
+        numbers = torch.arange(self.seen, self.seen + rows.shape[0])
+        self.seen += rows.shape[0]
+        keys = _mixed(numbers, self.seed)
+        keep = keys <= self._limit
+        if keep.any():
+            self._rows.append(rows[keep].clone())
+            self._keys.append(keys[keep])
+            self._numbers.append(numbers[keep])
+        if sum(map(len, self._keys)) > 2 * self.size:
+            self._cut()
+
+    def _cut(self) -> None:
+        keys, numbers, rows = torch.cat(self._keys), torch.cat(self._numbers), torch.cat(self._rows)
+        if len(keys) > self.size:
+            chosen = keys.argsort()[: self.size]
+            self._limit = int(keys[chosen[-1]])
+            chosen = chosen[numbers[chosen].argsort()]
+            keys, numbers, rows = keys[chosen], numbers[chosen], rows[chosen]
+        self._keys, self._numbers, self._rows = [keys], [numbers], [rows]
+
+    @property
+    def rows(self) -> Tensor:
+        self._cut()
+        return self._rows[0]
+
+    @property
+    def numbers(self) -> Tensor:
+        """Which vectors they are, counted from 0 in the order of arrival."""
+        self._cut()
+        return self._numbers[0]
+
+
+class Cloud:
+    """All of the above in one pass, with what is wrong with the input counted: NaN, zero vectors, duplicates."""
+
+    def __init__(self, sample: int = SAMPLE, seed: int = 0) -> None:
+        self.dim = self.count = self.nonfinite = 0
+        self.triangle = Triangle()
+        self.directions = Directions(0)
+        self.sample = Sample(sample, seed)
+        self._hashes: list[Tensor] = []
+
+    def add(self, rows: Tensor) -> None:
+        """Takes (count, dim) into account."""
+        if self.dim == 0:
+            self.dim = rows.shape[1]
+            self.directions = Directions(self.dim)
+        elif rows.shape[1] != self.dim:
+            raise SepNormError(
+                f"vectors of {rows.shape[1]} dimensions came after vectors of {self.dim}: all must have the same number."
+            )
+        rows = rows.detach().to("cpu")
+        finite = rows.isfinite().all(1)
+        if not finite.all():
+            self.nonfinite += int((~finite).sum())
+        # the sample counts every row, so that its numbers are row numbers; what is not finite is taken out at the end
+        self.sample.add(rows)
+        rows = rows[finite]
+        if rows.shape[0] == 0:
+            return
+        self.triangle.add(rows)
+        self.directions.add(rows)
+        if self.count < _HASHED:
+            self._hashes.append(_hashed(rows))
+        self.count += rows.shape[0]
+
+    @property
+    def duplicates(self) -> int:
+        """How many vectors are equal to an earlier one (among the first four million)."""
+        if not self._hashes:
+            return 0
+        hashes = torch.cat(self._hashes)
+        return len(hashes) - len(hashes.unique())
+
+    def sampled(self) -> tuple[Tensor, Tensor]:
+        """The finite vectors of the sample and their numbers."""
+        rows, numbers = self.sample.rows, self.sample.numbers
+        finite = rows.isfinite().all(1)
+        return rows[finite], numbers[finite]
+
+
+def to_unit(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors (count, dim) in double precision at length one, without those of length zero, and the lengths of all."""
+    rows = rows.double()
+    largest = rows.abs().amax(1)  # scaled by it first, so that no square overflows
+    scaled = rows / largest.clamp(min=torch.finfo(torch.float64).tiny)[:, None]
+    scaled_lengths = scaled.norm(dim=1)
+    there = scaled_lengths > 0
+    return scaled[there] / scaled_lengths[there, None], scaled_lengths * largest
+
+
+def chunks(x: Any) -> Iterator[Tensor]:
+    """The rows of a tensor or array (count, dim) in parts of a few megabytes; a file in memory is read as it goes."""
+    shape = tuple(getattr(x, "shape", ()))
+    if not shape and isinstance(x, list | tuple):
+        try:
+            x = torch.tensor(x)
+        except (TypeError, ValueError) as error:
+            raise SepNormError(f"embeddings are numbers in rows of equal length: {error}.") from error
+        shape = tuple(x.shape)
+    if len(shape) != 2:
+        found = f"the shape {shape}" if shape else f"a {type(x).__name__}"
+        raise SepNormError(f"embeddings are a tensor or array (samples, dimensions), found {found}.")
+    if 0 in shape:
+        raise SepNormError(f"there is nothing to measure: the embeddings are empty, of shape {shape}.")
+    count, dim = shape
+    size = max(256, min(max(4 * dim, 2**20 // dim), 2**23 // dim))
+    for start in range(0, count, size):
+        part = x[start : start + size]
+        if not isinstance(part, Tensor):
+            part = _from_array(part)
+        if part.is_complex() or part.dtype == torch.bool:
+            raise SepNormError(f"embeddings are real numbers, found {str(part.dtype).removeprefix('torch.')}.")
+        part = part.detach().to("cpu")
+        yield part if part.is_floating_point() and part.element_size() > 1 else part.double()
+
+
+def finite_chunks(x: Any) -> Iterator[Tensor]:
+    """As ``chunks``, without rows that hold NaN or infinity: these are counted and warned of, or refused if all are."""
+    left_out = kept = 0
+    for part in chunks(x):
+        finite = part.isfinite().all(1)
+        left_out += int((~finite).sum())
+        kept += int(finite.sum())
+        if finite.any():
+            yield part[finite]
+    refuse_or_warn_of_nonfinite(left_out, kept)
+
+
+def refuse_or_warn_of_nonfinite(left_out: int, kept: int) -> None:
+    if not kept:
+        raise SepNormError(f"every one of the {left_out} embeddings holds NaN or infinity: nothing can be measured.")
+    if left_out:
+        warnings.warn(
+            f"{left_out} of {left_out + kept} embeddings hold NaN or infinity and were left out.",
+            SepNormWarning,
+            stacklevel=3,
+        )
+
+
+def _from_array(part: Any) -> Tensor:
+    import numpy
+
+    try:
+        return torch.from_numpy(numpy.array(part))  # a copy: a file mapped into memory is read-only
+    except TypeError as error:
+        raise SepNormError(f"embeddings are numbers, found an array of {getattr(part, 'dtype', '?')}.") from error
+
+
+def _mixed(numbers: Tensor, seed: int) -> Tensor:
+    """A pseudo-random 64-bit number for each number (the mixing of SplitMix64), the same for any division into parts."""
+    z = (numbers + (seed + 1) * 1_000_003) * -7046029254386353131
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+def _hashed(rows: Tensor) -> Tensor:
+    """A 64-bit hash of each row's bits."""
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()]
+    bits = (rows + 0.0).contiguous().view(kind).long()  # -0 and 0 are equal
+    return _mixed((bits * _mixed(torch.arange(rows.shape[1]), 7)).sum(1), 11)

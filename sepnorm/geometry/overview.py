@@ -1,0 +1,165 @@
+"""Every measure of one set of embeddings together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sepnorm.geometry.cloud import SAMPLE, Cloud, chunks, refuse_or_warn_of_nonfinite
+from sepnorm.geometry.measures import (
+    dead_of,
+    dominance_of,
+    entropy_rank,
+    isoscore_of,
+    participation_of,
+    rankme_of,
+    uniform_uniformity,
+    warn_of_few,
+)
+from sepnorm.geometry.pairs import anisotropy_of, compare_pairs, directions_of
+
+
+@dataclass(eq=False)
+class Summary:
+    """Every measure of one set of embeddings; see the function of the same name for each.
+
+    ``notes`` says in sentences what was unusual in the input. ``print`` shows the figures; ``as_dict`` is for machines.
+    """
+
+    count: int
+    dim: int
+    nonfinite: int
+    zeros: int
+    duplicates: int
+    sample: int
+    seed: int
+    uniformity: float
+    uniformity_stderr: float
+    uniformity_ideal: float
+    mean_cosine: float
+    mean_cosine_stderr: float
+    cosine_quantiles: dict[str, float]
+    dominance_one: float
+    dominance_three: float
+    dominant_dimensions: list[int]
+    effective_rank: float
+    effective_rank_centered: float
+    rankme: float
+    participation_ratio: float
+    isoscore: float
+    mean_length: float
+    std_length: float
+    mean_variance: float
+    dead_dimensions: int
+    singular_values: list[float] = field(repr=False)
+    variances: list[float] = field(repr=False)
+    notes: list[str] = field(default_factory=list, repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def available(self) -> int:
+        """How many dimensions the effective rank can reach at most."""
+        return min(self.count, self.dim)
+
+    def __str__(self) -> str:
+        q = self.cosine_quantiles
+        rows = {
+            "embeddings": f"{self.count:,} x {self.dim}",
+            "uniformity": f"{self.uniformity:.3f} ± {self.uniformity_stderr:.3f} (best {self.uniformity_ideal:.2f})",
+            "mean cosine": f"{self.mean_cosine:.3f} ± {self.mean_cosine_stderr:.3f} (1 % of pairs below {q['0.01']:.2f})",
+            "effective rank": f"{self.effective_rank:.1f} of {self.available}",
+            "centred, RankMe": f"{self.effective_rank_centered:.1f}, {self.rankme:.1f}",
+            "participation ratio": f"{self.participation_ratio:.1f}",
+            "IsoScore": f"{self.isoscore:.3f}",
+            "dominance, 1 and 3": f"{self.dominance_one:.2f}, {self.dominance_three:.2f} of the mean cosine",
+            "dead dimensions": f"{self.dead_dimensions} of {self.dim}",
+            "length": f"{self.mean_length:.3g} ± {self.std_length:.2g}",
+        }
+        return "\n".join([*(f"{name:20} {value}" for name, value in rows.items()), *self.notes])
+
+
+def summary(x: Any, *, max_samples: int = SAMPLE, seed: int = 0) -> Summary:
+    """All measures in one pass over the embeddings (samples, dimensions).
+
+    A million embeddings of 768 dimensions need some hundred megabytes beside the embeddings themselves.
+    """
+    cloud = Cloud(max_samples, seed)
+    for rows in chunks(x):
+        cloud.add(rows)
+    result = summarise(cloud)
+    refuse_or_warn_of_nonfinite(result.nonfinite, result.count)
+    if result.count < result.dim:
+        warn_of_few(cloud.triangle)
+    return result
+
+
+def summarise(cloud: Cloud) -> Summary:
+    """The measures of a ``Cloud``, which was given its embeddings part by part."""
+    if not cloud.count:
+        refuse_or_warn_of_nonfinite(cloud.nonfinite, cloud.count)
+    triangle, directions = cloud.triangle, cloud.directions
+    rows, _ = cloud.sampled()
+    pairs = compare_pairs(directions_of(rows), 2, cloud.count, cloud.sample.seed)
+    cone = anisotropy_of(directions, pairs)
+    strongest = dominance_of(directions)
+    values = triangle.singular_values()
+    lengths = directions.lengths / cloud.count
+    result = Summary(
+        count=cloud.count,
+        dim=cloud.dim,
+        nonfinite=cloud.nonfinite,
+        zeros=directions.zeros,
+        duplicates=cloud.duplicates,
+        sample=pairs.uniformity.samples,
+        seed=cloud.sample.seed,
+        uniformity=float(pairs.uniformity),
+        uniformity_stderr=pairs.uniformity.stderr,
+        uniformity_ideal=uniform_uniformity(cloud.dim),
+        mean_cosine=float(cone),
+        mean_cosine_stderr=cone.stderr,
+        cosine_quantiles={str(p): value for p, value in cone.quantiles.items()},
+        dominance_one=strongest.one,
+        dominance_three=strongest.three,
+        dominant_dimensions=list(strongest.dimensions),
+        effective_rank=entropy_rank(values),
+        effective_rank_centered=entropy_rank(triangle.singular_values(center=True)),
+        rankme=rankme_of(values),
+        participation_ratio=participation_of(triangle.singular_values(center=True)),
+        isoscore=isoscore_of(triangle),
+        mean_length=float(lengths[0]),
+        std_length=math.sqrt(max(float(lengths[1] - lengths[0] ** 2), 0.0)),
+        mean_variance=float(triangle.variance.mean()),
+        dead_dimensions=dead_of(triangle),
+        singular_values=values.tolist(),
+        variances=triangle.variance.tolist(),
+    )
+    result.notes = _notes(result)
+    return result
+
+
+def _notes(s: Summary) -> list[str]:
+    """What was unusual in the input, in sentences."""
+    notes = []
+    if s.nonfinite:
+        notes.append(f"{s.nonfinite} of {s.nonfinite + s.count} embeddings hold NaN or infinity and were left out.")
+    if s.zeros:
+        notes.append(
+            f"{s.zeros} embeddings are zero: they have no direction and were left out of cosines and uniformity."
+        )
+    if s.duplicates:
+        notes.append(f"{s.duplicates} embeddings are equal to an earlier one.")
+    if s.dead_dimensions == s.dim:
+        notes.append("The embeddings are constant: no dimension varies between samples.")
+    if s.count < s.dim:
+        notes.append(
+            f"There are fewer embeddings ({s.count}) than dimensions ({s.dim}): ranks are bounded by the number of "
+            "embeddings, compare them only with ranks from as many."
+        )
+    if s.sample < s.count - s.zeros:
+        notes.append(
+            f"Uniformity and quantiles are over all pairs of {s.sample} embeddings, chosen by the seed {s.seed}."
+        )
+    return notes
