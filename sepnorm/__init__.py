@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from sepnorm._version import __version__
 from sepnorm.errors import SepNormError, SepNormWarning
-from sepnorm.layer import SepNorm, SharedNorm
 
 if TYPE_CHECKING:
     from sepnorm.calibration import calibrate, freeze
     from sepnorm.inspection import Inspection, inspect
+    from sepnorm.layer import SepNorm, SharedNorm
     from sepnorm.store import load, save
     from sepnorm.surgery import ConversionReport, convert, revert
 
@@ -30,10 +30,11 @@ __all__ = [
     "save",
 ]
 
-#: What is loaded when it is first asked for: who only wants the layer does not wait for the rest.
+#: What is loaded when it is first asked for, torch included: who only asks for help does not wait for it.
 _LATER = {
     "calibration": ("calibrate", "freeze"),
     "inspection": ("Inspection", "inspect"),
+    "layer": ("SepNorm", "SharedNorm"),
     "store": ("load", "save"),
     "surgery": ("ConversionReport", "convert", "revert"),
 }

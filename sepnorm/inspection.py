@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepnorm import feed
 from sepnorm.calibration import Moments, part_rows, parts_of
 from sepnorm.errors import SepNormError
+from sepnorm.geometry.cloud import Directions, Sample, Triangle
+from sepnorm.geometry.measures import entropy_rank
 from sepnorm.layer import TokenNorm
 from sepnorm.padding import PaddingContext
 from sepnorm.sites import Site, find_sites
 from sepnorm.spec import short_name
 from sepnorm.surgery import spec_of
 
+_RANKED = 2048  # vectors that an effective rank is computed from
+
 
 @dataclass(eq=False)
 class PartStatistics:
-    """What the vectors of one part, [CLS] or tokens, look like at the input of a norm.
+    """What the vectors of one part, [CLS] or tokens, look like at one side of a norm.
 
     ``mean`` and ``variance`` are averages over channels (of the mean per channel and of the variance between samples per
-    channel); ``norm`` is the mean length; ``cosine`` the mean cosine between vectors of different samples.
+    channel); ``norm`` is the mean length; ``cosine`` the mean cosine between vectors of different samples;
+    ``effective_rank`` is that of ``sepnorm.geometry``, from at most 2,048 vectors.
     """
 
     count: int
@@ -34,29 +39,43 @@ class PartStatistics:
     variance: float
     norm: float
     cosine: float
+    effective_rank: float
 
 
 @dataclass(eq=False)
-class SiteStatistics:
-    """One norm that sees [CLS] beside other tokens.
+class SideStatistics:
+    """[CLS] beside the tokens, where they enter a norm or where they leave it.
 
-    ``cls_token_cosine``: mean cosine between a sample's [CLS] and its own tokens. ``discrepancy``: where there are batch
-    statistics, how far the running ones are from those of the data, as the largest over the parts of the root mean square
-    over channels of the difference of means in standard deviations and of the log ratio of standard deviations.
+    ``cls_token_cosine``: mean cosine between a sample's [CLS] and its own tokens.
+    """
+
+    cls: PartStatistics
+    tokens: PartStatistics
+    cls_token_cosine: float
+
+
+@dataclass(eq=False)
+class SiteStatistics(SideStatistics):
+    """One norm that sees [CLS] beside other tokens, at its input; ``after`` has the same of its output.
+
+    ``discrepancy``: where there are batch statistics, how far the running ones are from those of the data, as the largest
+    over the parts of the root mean square over channels of the difference of means in standard deviations and of the log
+    ratio of standard deviations.
     """
 
     path: str
     norm: str
     degenerate: bool
-    cls: PartStatistics
-    tokens: PartStatistics
-    cls_token_cosine: float
+    after: SideStatistics
     discrepancy: float | None = None
 
 
 @dataclass(eq=False)
 class Inspection:
-    """The statistics of every site, in the order of calls. ``print`` shows a table; ``as_dicts`` is for machines."""
+    """The statistics of every site, in the order of calls.
+
+    ``print`` shows a table of what leaves the norms, with the variances that entered; ``as_dicts`` is for machines.
+    """
 
     model: str
     samples: int
@@ -66,32 +85,29 @@ class Inspection:
         return [asdict(site) for site in self.sites]
 
     def __str__(self) -> str:
-        header = [
-            "site",
-            "norm",
-            "|cls|",
-            "|tok|",
-            "var cls",
-            "var tok",
-            "cos cls",
-            "cos tok",
-            "cls~tok",
-            "train/eval",
-            "",
-        ]
-        rows = [header]
-        for s in self.sites:
-            numbers = [s.cls.norm, s.tokens.norm, s.cls.variance, s.tokens.variance, s.cls.cosine, s.tokens.cosine]
-            cells = [f"{value:.3g}" for value in [*numbers, s.cls_token_cosine]]
-            gap = "" if s.discrepancy is None else f"{s.discrepancy:.2f}"
-            rows.append([s.path, s.norm, *cells, gap, "degenerate" if s.degenerate else ""])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        rows = table(self.sites)
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([f"{self.model}, {self.samples} samples", *lines])
 
 
+def table(sites: list[SiteStatistics]) -> list[list[str]]:
+    """A header and a row for each site, as text."""
+    header = "site,norm,|cls|,|tok|,var cls,var tok,cos cls,cos tok,cls~tok,rank cls,rank tok,train/eval,".split(",")
+    rows = [header]
+    for site in sites:
+        out = site.after
+        numbers = [out.cls.norm, out.tokens.norm, out.cls.variance, out.tokens.variance]
+        numbers += [out.cls.cosine, out.tokens.cosine, out.cls_token_cosine]
+        ranks = [f"{part.effective_rank:.1f}" for part in (out.cls, out.tokens)]
+        gap = "" if site.discrepancy is None else f"{site.discrepancy:.2f}"
+        degenerate = "degenerate" if site.degenerate else ""
+        rows.append([site.path, site.norm, *(f"{value:.3g}" for value in numbers), *ranks, gap, degenerate])
+    return rows
+
+
 def inspect(model: nn.Module, data: Iterable[Any], *, example: Any = None, num_cls: int = 1) -> Inspection:
-    """Statistics of [CLS] and of the tokens at the input of every norm that sees both, converted or not.
+    """Statistics of [CLS] and of the tokens at every norm that sees both, converted or not, before it and after it.
 
     Args:
         model: as for ``convert``; it is run in evaluation mode and not changed.
@@ -99,93 +115,136 @@ def inspect(model: nn.Module, data: Iterable[Any], *, example: Any = None, num_c
         example: as for ``convert``.
         num_cls: how many leading tokens count as [CLS] at norms that are not converted.
     """
+    with watch(model, example=example, num_cls=num_cls) as watchers, feed.quiet(model), torch.no_grad():
+        for batch in feed.batches(data):
+            feed.run(model, batch)
+    return conclude(model, watchers)
+
+
+@contextmanager
+def watch(model: nn.Module, *, example: Any = None, num_cls: int = 1) -> Iterator[list[_Watcher]]:
+    """While this lasts, what goes through the norms of ``model`` is gathered; ``conclude`` makes an inspection of it."""
     sites = [site for site in find_sites(model, example, num_cls) if site.sees_cls]
-    watchers = {site.path: _Watcher(site, num_cls) for site in sites}
+    watchers = [_Watcher(site, num_cls) for site in sites]
     context = PaddingContext()
     context.attach(model, [site.module for site in sites])
     handles = []
     try:
-        for site in sites:
-            watcher = watchers[site.path]
+        for watcher in watchers:
             handles.append(
-                site.module.register_forward_pre_hook(lambda m, args, w=watcher: w.see(args[0], context.mask))
+                watcher.site.module.register_forward_hook(
+                    lambda module, args, output, w=watcher: w.see(args[0], output, context.mask)
+                )
             )
-        with feed.quiet(model), torch.no_grad():
-            for batch in feed.batches(data):
-                feed.run(model, batch)
+        yield watchers
     finally:
         for handle in handles:
             handle.remove()
         context.detach(model)
-    samples = max((watcher.samples for watcher in watchers.values()), default=0)
+
+
+def conclude(model: nn.Module, watchers: list[_Watcher]) -> Inspection:
+    samples = max((watcher.before.samples for watcher in watchers), default=0)
     if samples < 2:
         raise SepNormError(
             f"inspect needs at least two samples, but the data gave {samples}. Pass an iterable of batches."
         )
-    return Inspection(type(model).__name__, samples, [watcher.result() for watcher in watchers.values()])
+    return Inspection(type(model).__name__, samples, [watcher.result() for watcher in watchers])
 
 
-class _Watcher:
-    """Gathers the statistics of one site, batch by batch."""
+class _Part:
+    """Gathers the vectors of one part at one side of a norm."""
 
-    def __init__(self, site: Site, num_cls: int) -> None:
-        self.site = site
-        layer = site.module if isinstance(site.module, TokenNorm) else None
-        self.num_cls = (layer.num_cls or num_cls) if layer is not None else num_cls
-        self.moments = {"cls": Moments(), "tokens": Moments(), "all": Moments()}
-        self.lengths = dict.fromkeys(("cls", "tokens"), 0.0)
-        self.directions: dict[str, Tensor | None] = {"cls": None, "tokens": None}
+    def __init__(self) -> None:
+        self.moments = Moments()
+        self.directions: Directions | None = None
+        self.sample = Sample(_RANKED)
+
+    def add(self, rows: Tensor) -> None:
+        self.moments.add(rows)
+        rows = rows.cpu()
+        self.directions = self.directions or Directions(rows.shape[1])
+        self.directions.add(rows)
+        self.sample.add(rows)
+
+    def result(self) -> PartStatistics:
+        moments, directions = self.moments, self.directions
+        if moments.mean is None or directions is None:
+            raise SepNormError("the data hold no token beside [CLS]: there is nothing to compare it with.")
+        count = moments.count
+        triangle = Triangle()
+        triangle.add(self.sample.rows)
+        return PartStatistics(
+            count,
+            float(moments.mean.mean()),
+            float(moments.var.mean()) if count > 1 else 0.0,
+            float(directions.lengths[0]) / count,
+            directions.mean_cosine if directions.count > 1 else 1.0,
+            entropy_rank(triangle.singular_values()),
+        )
+
+
+class _Side:
+    """Gathers [CLS] and the tokens at one side of a norm, batch by batch."""
+
+    def __init__(self, num_cls: int, token_dim: int) -> None:
+        self.num_cls, self.token_dim = num_cls, token_dim
+        self.parts = {"cls": _Part(), "tokens": _Part()}
         self.cls_token = 0.0
         self.samples = 0
 
     def see(self, x: Tensor, padding: Tensor | None) -> None:
-        x = x.detach().double()
-        dim = self.site.token_dim
-        for part in self.moments:
-            self.moments[part].add(part_rows(x, part, self.num_cls, dim, padding))
-        for part in ("cls", "tokens"):
-            rows = part_rows(x, part, self.num_cls, dim, padding)
-            self.lengths[part] += float(rows.norm(dim=1).sum())
-            total = F.normalize(rows, dim=1).sum(0)
-            before = self.directions[part]
-            self.directions[part] = total if before is None else before + total
-        x = F.normalize(x if dim == 1 else x.transpose(0, 1), dim=-1)
-        tokens = x[:, self.num_cls :]
-        keep = torch.ones(tokens.shape[:2], dtype=torch.bool, device=x.device)
-        if padding is not None:
-            keep = ~padding[:, self.num_cls :]
-        cosine = (tokens * x[:, :1]).sum(-1)
+        x = x.detach()
+        for name, part in self.parts.items():
+            part.add(part_rows(x, name, self.num_cls, self.token_dim, padding))
+        x = x if self.token_dim == 1 else x.transpose(0, 1)
+        x = x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if padding is None else ~padding
+        keep = keep[:, self.num_cls :]
+        cosine = (x[:, self.num_cls :] @ x[:, 0, :, None])[..., 0].double()
         self.cls_token += float(((cosine * keep).sum(1) / keep.sum(1).clamp(min=1)).sum())
         self.samples += x.shape[0]
 
-    def result(self) -> SiteStatistics:
-        module = self.site.module
-        layer = module if isinstance(module, TokenNorm) else None
-        return SiteStatistics(
-            path=self.site.path,
-            norm=spec_of(layer) if layer is not None else short_name(self.site.kind),
-            degenerate=self.site.degenerate,
-            cls=self._part("cls"),
-            tokens=self._part("tokens"),
-            cls_token_cosine=self.cls_token / self.samples,
-            discrepancy=None if layer is None else self._discrepancy(layer),
+    def result(self) -> SideStatistics:
+        return SideStatistics(
+            self.parts["cls"].result(), self.parts["tokens"].result(), self.cls_token / max(self.samples, 1)
         )
 
-    def _part(self, part: str) -> PartStatistics:
-        moments, direction = self.moments[part], self.directions[part]
-        count = moments.count
-        assert moments.mean is not None and direction is not None
-        # |sum of unit vectors|^2 counts every pair twice and every vector once with itself
-        cosine = (float(direction.square().sum()) - count) / (count * (count - 1)) if count > 1 else 1.0
-        variance = float(moments.var.mean()) if count > 1 else 0.0
-        return PartStatistics(count, float(moments.mean.mean()), variance, self.lengths[part] / count, cosine)
+
+class _Watcher:
+    """Gathers the statistics of one site, at both sides."""
+
+    def __init__(self, site: Site, num_cls: int) -> None:
+        self.site = site
+        self.layer = site.module if isinstance(site.module, TokenNorm) else None
+        num_cls = (self.layer.num_cls or num_cls) if self.layer is not None else num_cls
+        self.before, self.after = _Side(num_cls, site.token_dim), _Side(num_cls, site.token_dim)
+        self.all = Moments()
+
+    def see(self, x: Tensor, output: Tensor, padding: Tensor | None) -> None:
+        self.before.see(x, padding)
+        self.after.see(output, padding)
+        self.all.add(part_rows(x.detach(), "all", self.before.num_cls, self.site.token_dim, padding))
+
+    def result(self) -> SiteStatistics:
+        before = self.before.result()
+        return SiteStatistics(
+            cls=before.cls,
+            tokens=before.tokens,
+            cls_token_cosine=before.cls_token_cosine,
+            path=self.site.path,
+            norm=spec_of(self.layer) if self.layer is not None else short_name(self.site.kind),
+            degenerate=self.site.degenerate,
+            after=self.after.result(),
+            discrepancy=None if self.layer is None else self._discrepancy(self.layer),
+        )
 
     def _discrepancy(self, layer: TokenNorm) -> float | None:
         gaps = []
         for part, bn in parts_of(layer):
             if not isinstance(bn, _BatchNorm) or bn.running_mean is None or bn.running_var is None:
                 continue
-            moments = self.moments[part]
+            moments = self.all if part == "all" else self.before.parts[part].moments
             var = moments.var + bn.eps
             assert moments.mean is not None
             means = (bn.running_mean.double() - moments.mean) / var.sqrt()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from sepnorm.architectures import build_architecture, library_of, write_architecture
 from sepnorm.errors import SepNormError
+from sepnorm.files import write_whole
 from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
 from sepnorm.sites import norm_kind, norm_width
 from sepnorm.spec import KINDS
@@ -50,8 +50,8 @@ def save(model: nn.Module, folder: str | Path) -> Path:
         "aliases": aliases,
     }
     st = _safetensors()
-    _write(folder / WEIGHTS, lambda path: st.save_file(tensors, path, metadata={"format": "pt"}))
-    _write(folder / DESCRIPTION, lambda path: Path(path).write_text(json.dumps(description, indent=1)))
+    write_whole(folder / WEIGHTS, lambda path: st.save_file(tensors, path, metadata={"format": "pt"}))
+    write_whole(folder / DESCRIPTION, lambda path: Path(path).write_text(json.dumps(description, indent=1)))
     return folder
 
 
@@ -123,18 +123,6 @@ def _describe_child(child: Any, origin: Origin | None) -> dict[str, Any]:
     if kind is None:
         return {"kind": "custom"}
     return {"kind": kind, "eps": child.eps, "momentum": None, "affine": child.weight is not None}
-
-
-def _write(path: Path, write: Any) -> None:
-    """Writes under another name first, so that what was there is whole until the new file is."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(str(scratch))
-        with open(scratch, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 # ---- reading ------------------------------------------------------------------------------------------------------------

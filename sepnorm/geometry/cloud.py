@@ -29,11 +29,16 @@ class Triangle:
 
     def __init__(self) -> None:
         self.count = 0
+        self.varies = False  # whether any row differs from the first: rounding would say so of equal ones
+        self._first: Tensor | None = None
         self._r: Tensor | None = None
         self._waiting: list[Tensor] = []
 
     def add(self, rows: Tensor) -> None:
         self.count += rows.shape[0]
+        if not self.varies and rows.shape[0]:
+            self._first = rows[0].clone() if self._first is None else self._first
+            self.varies = bool(rows.ne(self._first).any())
         self._waiting.append(rows.double())
         if sum(part.shape[0] for part in self._waiting) >= 4 * rows.shape[1]:
             self._reduce()
@@ -51,8 +56,10 @@ class Triangle:
     def singular_values(self, center: bool = False) -> Tensor:
         """All min(count, dim) of them, largest first."""
         r = self._reduce()
-        values = torch.linalg.svdvals(r[1:, 1:] if center else r[:, 1:])
         size = min(self.count, r.shape[1] - 1)
+        if center and not self.varies:
+            return r.new_zeros(size)
+        values = torch.linalg.svdvals(r[1:, 1:] if center else r[:, 1:])
         return torch.cat([values, values.new_zeros(max(size - len(values), 0))])[:size]
 
     @property
@@ -64,6 +71,13 @@ class Triangle:
     def variance(self) -> Tensor:
         """Per dimension, unbiased."""
         return self._reduce()[1:, 1:].square().sum(0) / max(self.count - 1, 1)
+
+    def dead(self, below: float) -> int:
+        """How many dimensions deviate by less than ``below`` times the root mean square of all values."""
+        r = self._reduce()[:, 1:]
+        r = r / r.abs().max().clamp(min=torch.finfo(torch.float64).tiny)  # so that no square overflows or vanishes
+        variance = r[1:].square().sum(0) / max(self.count - 1, 1)
+        return int((variance <= below**2 * (r[0].square() / self.count + variance).mean()).sum())
 
 
 class Directions:
@@ -90,13 +104,17 @@ class Directions:
 
     @property
     def mean_cosine(self) -> float:
-        return min(float(self.contributions().sum()), 1.0)
+        return max(-1.0, min(float(self.contributions().sum()), 1.0))
 
 
 class Sample:
     """``size`` of the vectors, each with the same chance, chosen by a seed and by their number alone."""
 
     def __init__(self, size: int = SAMPLE, seed: int = 0) -> None:
+        if size < 2:
+            raise SepNormError(
+                f"pairs are compared, so a sample has at least two embeddings, found max_samples={size}."
+            )
         self.size, self.seed, self.seen = size, seed, 0
         self._rows: list[Tensor] = []
         self._keys: list[Tensor] = []
@@ -188,22 +206,20 @@ class Cloud:
 def to_unit(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Vectors (count, dim) in double precision at length one, without those of length zero, and the lengths of all."""
     rows = rows.double()
-    largest = rows.abs().amax(1)  # scaled by it first, so that no square overflows
+    lengths = rows.norm(dim=1)
+    if bool(((lengths > 1e-150) & (lengths < 1e150)).all()):
+        return rows / lengths[:, None], lengths
+    largest = rows.abs().amax(1)  # scaled by it first, so that no square overflows or vanishes
     scaled = rows / largest.clamp(min=torch.finfo(torch.float64).tiny)[:, None]
-    scaled_lengths = scaled.norm(dim=1)
-    there = scaled_lengths > 0
-    return scaled[there] / scaled_lengths[there, None], scaled_lengths * largest
+    lengths = scaled.norm(dim=1)
+    there = lengths > 0
+    return scaled[there] / lengths[there, None], lengths * largest
 
 
 def chunks(x: Any) -> Iterator[Tensor]:
     """The rows of a tensor or array (count, dim) in parts of a few megabytes; a file in memory is read as it goes."""
+    x = from_lists(x)
     shape = tuple(getattr(x, "shape", ()))
-    if not shape and isinstance(x, list | tuple):
-        try:
-            x = torch.tensor(x)
-        except (TypeError, ValueError) as error:
-            raise SepNormError(f"embeddings are numbers in rows of equal length: {error}.") from error
-        shape = tuple(x.shape)
     if len(shape) != 2:
         found = f"the shape {shape}" if shape else f"a {type(x).__name__}"
         raise SepNormError(f"embeddings are a tensor or array (samples, dimensions), found {found}.")
@@ -219,6 +235,17 @@ def chunks(x: Any) -> Iterator[Tensor]:
             raise SepNormError(f"embeddings are real numbers, found {str(part.dtype).removeprefix('torch.')}.")
         part = part.detach().to("cpu")
         yield part if part.is_floating_point() and part.element_size() > 1 else part.double()
+
+
+def from_lists(x: Any) -> Any:
+    """Lists of numbers as a tensor; anything else as it is."""
+    if not isinstance(x, list | tuple):
+        return x
+    try:
+        found = torch.tensor(x)
+        return torch.tensor(x, dtype=torch.float64) if found.is_floating_point() else found
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SepNormError(f"embeddings are numbers in rows of equal length: {error}.") from error
 
 
 def finite_chunks(x: Any) -> Iterator[Tensor]:
@@ -248,14 +275,15 @@ def _from_array(part: Any) -> Tensor:
     import numpy
 
     try:
-        return torch.from_numpy(numpy.array(part))  # a copy: a file mapped into memory is read-only
+        part = numpy.array(part)  # a copy: a file mapped into memory is read-only
+        return torch.from_numpy(part.astype(part.dtype.newbyteorder("="), copy=False))
     except TypeError as error:
         raise SepNormError(f"embeddings are numbers, found an array of {getattr(part, 'dtype', '?')}.") from error
 
 
 def _mixed(numbers: Tensor, seed: int) -> Tensor:
     """A pseudo-random 64-bit number for each number (the mixing of SplitMix64), the same for any division into parts."""
-    z = (numbers + (seed + 1) * 1_000_003) * -7046029254386353131
+    z = (numbers + (seed + 1) * 1_000_003 % 2**62) * -7046029254386353131
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
@@ -263,6 +291,6 @@ def _mixed(numbers: Tensor, seed: int) -> Tensor:
 
 def _hashed(rows: Tensor) -> Tensor:
     """A 64-bit hash of each row's bits."""
-    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()]
-    bits = (rows + 0.0).contiguous().view(kind).long()  # -0 and 0 are equal
-    return _mixed((bits * _mixed(torch.arange(rows.shape[1]), 7)).sum(1), 11)
+    # in words of 16 bits: whole numbers as floats differ in their highest bits only, which a product would keep there
+    bits = (rows + 0.0).contiguous().view(torch.int16).long()  # -0 and 0 are equal
+    return _mixed(bits @ _mixed(torch.arange(bits.shape[1]), 7), 11)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sepnorm.errors import SepNormError, SepNormWarning
-from sepnorm.geometry.cloud import SAMPLE, Directions, Sample, Triangle, chunks, finite_chunks, to_unit
+from sepnorm.geometry.cloud import SAMPLE, Directions, Sample, Triangle, chunks, finite_chunks, from_lists, to_unit
 from sepnorm.geometry.pairs import Anisotropy, Estimate, anisotropy_of, compare_pairs, directions_of
 
 _DEAD = 1e-3
@@ -41,10 +41,11 @@ def uniformity(x: Any, t: float = 2, *, max_samples: int = SAMPLE, seed: int = 0
     >>> uniformity(torch.tensor([[1.0, 0.0], [0.0, 3.0]]))
     -4.0
     """
-    sample = Sample(max_samples, seed)
+    sample, zeros = Sample(max_samples, seed), 0
     for rows in finite_chunks(x):
         sample.add(rows)
-    return compare_pairs(directions_of(sample.rows), t, sample.seen, seed).uniformity
+        zeros += int((rows == 0).all(1).sum())
+    return compare_pairs(directions_of(sample.rows), t, sample.seen - zeros, seed).uniformity
 
 
 def uniform_uniformity(dim: int, t: float = 2) -> float:
@@ -70,6 +71,7 @@ def alignment(x: Any, y: Any, alpha: float = 2) -> float:
     ``x`` and ``y`` are (samples, dimensions), row n of one being the partner of row n of the other. Pairs with NaN,
     infinity or a zero vector are left out with a warning. Wang and Isola, as for ``uniformity``.
     """
+    x, y = from_lists(x), from_lists(y)
     shapes = tuple(getattr(x, "shape", ())), tuple(getattr(y, "shape", ()))
     if shapes[0] != shapes[1]:
         raise SepNormError(
@@ -158,7 +160,7 @@ def anisotropy(x: Any, *, max_samples: int = SAMPLE, seed: int = 0) -> Anisotrop
         directions.add(rows)
         sample.add(rows)
     assert directions is not None
-    return anisotropy_of(directions, compare_pairs(directions_of(sample.rows), 2, sample.seen, seed))
+    return anisotropy_of(directions, compare_pairs(directions_of(sample.rows), 2, directions.count, seed))
 
 
 def dominance(x: Any) -> Dominance:
@@ -237,8 +239,7 @@ def isoscore_of(triangle: Triangle) -> float:
 
 
 def dead_of(triangle: Triangle) -> int:
-    size = triangle.mean.square() + triangle.variance
-    return int((triangle.variance <= _DEAD**2 * size.mean()).sum())
+    return triangle.dead(_DEAD)
 
 
 def warn_of_few(triangle: Triangle) -> None:

@@ -102,7 +102,7 @@ def summarise(cloud: Cloud) -> Summary:
         refuse_or_warn_of_nonfinite(cloud.nonfinite, cloud.count)
     triangle, directions = cloud.triangle, cloud.directions
     rows, _ = cloud.sampled()
-    pairs = compare_pairs(directions_of(rows), 2, cloud.count, cloud.sample.seed)
+    pairs = compare_pairs(directions_of(rows), 2, directions.count, cloud.sample.seed)
     cone = anisotropy_of(directions, pairs)
     strongest = dominance_of(directions)
     values = triangle.singular_values()
@@ -151,7 +151,7 @@ def _notes(s: Summary) -> list[str]:
         )
     if s.duplicates:
         notes.append(f"{s.duplicates} embeddings are equal to an earlier one.")
-    if s.dead_dimensions == s.dim:
+    if not s.participation_ratio:
         notes.append("The embeddings are constant: no dimension varies between samples.")
     if s.count < s.dim:
         notes.append(

@@ -68,14 +68,15 @@ def compare_pairs(unit: Tensor, t: float, total: int, seed: int) -> Pairs:
         kernel[rows, start + rows] = 0
         potential[start : start + block], cosine[start : start + block] = kernel.sum(1), cos.sum(1)
         squares += torch.stack([kernel.square().sum(), cos.square().sum()])
-    mean, error = _u_statistic(potential, squares[0])
+    mean, error = _u_statistic(potential, squares[0], n)
     value = min(math.log(mean), 0.0) if mean > 0 else -math.inf
     estimate = Estimate(value, error / mean if mean > 0 else math.nan, n, total, seed)
-    return Pairs(estimate, _u_statistic(cosine, squares[1])[1], _quantiles(unit, seed))
+    # the mean cosine is of all embeddings, not of the sample alone
+    return Pairs(estimate, _u_statistic(cosine, squares[1], total)[1], _quantiles(unit, seed))
 
 
-def _u_statistic(sums: Tensor, squares: Tensor) -> tuple[float, float]:
-    """Mean of a kernel over ordered pairs, from its sums per row and its sum of squares, and its standard error.
+def _u_statistic(sums: Tensor, squares: Tensor, size: int) -> tuple[float, float]:
+    """Mean of a kernel over ordered pairs, from its sums per row and its sum of squares, and its error over ``size`` rows.
 
     The variance of such a mean is ``(4 (n-2) z1 + 2 z2) / (n (n-1))``, with z1 the variance of the kernel's mean given one
     of the two and z2 its variance (Hoeffding 1948); z1 is estimated without the part of z2 that is in it.
@@ -84,7 +85,7 @@ def _u_statistic(sums: Tensor, squares: Tensor) -> tuple[float, float]:
     mean = float(sums.sum()) / (n * (n - 1))
     z2 = max(float(squares) / (n * (n - 1)) - mean**2, 0.0)
     z1 = max(float((sums / (n - 1)).var()) - z2 / (n - 1), 0.0)
-    return mean, math.sqrt((4 * (n - 2) * z1 + 2 * z2) / (n * (n - 1)))
+    return mean, math.sqrt((4 * (size - 2) * z1 + 2 * z2) / (size * (size - 1)))
 
 
 def _quantiles(unit: Tensor, seed: int) -> dict[float, float]:

@@ -1,0 +1,193 @@
+"""The ``sepnorm`` command. What a subcommand needs is imported when it runs, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from sepnorm.diagnosis import Diagnosis
+
+app = typer.Typer(
+    help="Separate normalisation of [CLS] and tokens: is my model's [CLS] collapsed, and what would separate norms do?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="What to run a model on: a text file, a table, a folder of images, or a name of datasets (NAME:CONFIG)."
+    ),
+]
+Column = Annotated[str | None, typer.Option(help="The column or array to read, where it is not clear.")]
+Split = Annotated[str, typer.Option(help="The split of a datasets name.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table.")]
+
+
+@app.command()
+def diagnose(
+    target: Annotated[
+        str, typer.Argument(help="Embeddings (.npy .npz .parquet .csv), a model's folder or hub name, or timm:NAME.")
+    ],
+    data: Data = None,
+    compare: Annotated[str | None, typer.Option(help="A second target to put beside the first.")] = None,
+    column: Column = None,
+    label: Annotated[str | None, typer.Option(help="The column of labels in a file of embeddings.")] = None,
+    split: Split = "train",
+    max_samples: Annotated[
+        int | None, typer.Option(help="Samples to use: by default all of a file, and 2000 for a model.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for report.html and results.json.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Has [CLS] collapsed, at which layer, and what to do about it."""
+    from sepnorm.diagnosis import diagnose as look
+    from sepnorm.diagnosis import finite
+    from sepnorm.files import write_whole
+    from sepnorm.report.diagnosis_page import short_names, write_diagnosis
+
+    targets = [target] if compare is None else [target, compare]
+    if data is not None and all(_is_file(each) for each in targets):
+        _fail(f"{target} holds embeddings already: --data is for models, leave it out.")
+    found = []
+    for each in targets:
+        with _progress(each, quiet or as_json) as progress:
+            found.append(
+                look(
+                    each,
+                    None if _is_file(each) else data,
+                    column=column,
+                    label=label,
+                    split=split,
+                    max_samples=max_samples,
+                    progress=progress,
+                )
+            )
+    folder = out or Path("sepnorm-diagnosis") / "-".join(name.replace("/", "-") for name in short_names(targets))
+    results = finite([diagnosis.as_dict() for diagnosis in found])
+    text = json.dumps(results[0] if compare is None else {"targets": results}, indent=1)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "results.json", lambda scratch: Path(scratch).write_text(text, encoding="utf-8"))
+    page = write_diagnosis(folder / "report.html", found)
+    if as_json:
+        print(text)
+    elif not quiet:
+        _print_diagnoses(found)
+    print(f"Report: {page}", file=sys.stderr if as_json else sys.stdout)
+
+
+@app.command()
+def convert(
+    model: Annotated[str, typer.Argument(help="A model's folder or hub name, or timm:NAME.")],
+    data: Annotated[
+        str, typer.Option(help="What to calibrate on: as for diagnose, the kind of data the model is for.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the converted model.")],
+    norm: Annotated[str, typer.Option(help="As bn+ln: the norm of [CLS], then that of the tokens.")] = "bn+ln",
+    sites: Annotated[str, typer.Option(help="all, final, or a pattern of paths.")] = "all",
+    column: Column = None,
+    split: Split = "train",
+    max_samples: Annotated[int, typer.Option(help="Samples to calibrate on.")] = 2000,
+    quiet: Quiet = False,
+) -> None:
+    """A copy of a pretrained model with separate norms, calibrated so that it goes on working."""
+    from sepnorm.encoders import convert_copy
+
+    with _progress(model, quiet) as progress:
+        report = convert_copy(model, data, out, norm, sites, column, split, max_samples, progress)
+    if not quiet:
+        print(report)
+    print(f"Saved: {out}")
+
+
+def main() -> None:
+    """Runs the command; an error of ours is one sentence, not a traceback."""
+    from sepnorm.errors import SepNormError, SepNormWarning
+
+    warnings.filterwarnings("ignore", category=SepNormWarning)  # said in the output, as notes
+    try:
+        app()
+    except SepNormError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is not installed, and this command needs it: pip install 'sepnorm[all]'.")
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror or error}.")
+
+
+def _fail(message: str) -> None:
+    print(f"Error: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+def _is_file(target: str) -> bool:
+    from sepnorm.embedding_files import SUFFIXES
+
+    return Path(target).suffix.lower() in SUFFIXES
+
+
+@contextmanager
+def _progress(name: str, quiet: bool) -> Iterator[Any]:
+    """A bar on the terminal's error channel, or nothing."""
+    if quiet:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(Path(name).name or name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print_diagnoses(found: list[Diagnosis]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from sepnorm.inspection import table as layer_table
+    from sepnorm.report.diagnosis_page import all_summaries, short_names, summary_rows
+
+    console = Console(highlight=False)
+    named = dict(zip(short_names([d.target for d in found]), found, strict=True))
+    summaries = all_summaries(named)
+    grid = Table("", *summaries, box=None, header_style="bold")
+    for row in summary_rows(summaries):
+        grid.add_row(*row)
+    console.print(grid)
+    for name, d in named.items():
+        if d.layers is not None:
+            header, *rows = layer_table(d.layers.sites)
+            console.print(Text(f"\n{name}: {len(rows)} norm sites, what leaves each", style="bold"))
+            layers = Table(*header, box=None, header_style="bold")
+            for row in rows:
+                layers.add_row(*(Text(cell, overflow="fold") for cell in row))
+            console.print(layers)
+        colour = {"healthy": "green", "partly collapsed": "yellow", "collapsed": "red"}[d.verdict.level]
+        title = f"\n{name}: {d.verdict.level}" if len(named) > 1 else f"\nVerdict: {d.verdict.level}"
+        console.print(Text(title, style=f"bold {colour}"))
+        console.print(Text(d.verdict.reason))
+        signs = Table("sign", "value", "level", "threshold", box=None, header_style="bold")
+        for sign in d.verdict.signs:
+            signs.add_row(sign.name, f"{sign.value:.3f}", sign.level, sign.threshold)
+        console.print(signs)
+        for note in d.embeddings.notes:
+            console.print(Text(f"  Note: {note}"))
+        console.print(Text("What to try next:"))
+        for line in d.verdict.advice:
+            console.print(Text(f"  - {line}"))

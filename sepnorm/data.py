@@ -1,0 +1,185 @@
+"""What ``--data`` may name, read as a stream: texts or images, one record at a time.
+
+Text files, tables (CSV, TSV, JSON, parquet), folders of images, and names of the ``datasets`` library. Nothing is loaded
+whole, so that the data may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from sepnorm.errors import SepNormError, nearest
+
+TEXT = (".txt", ".text")
+TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+_TEXT_NAMES = ("text", "sentence", "sentence1", "content", "smiles")
+_IMAGE_NAMES = ("image", "img", "images", "picture")
+_LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
+_MOST_CORRUPT = 0.1  # share of images that may be unreadable
+
+
+class Record(NamedTuple):
+    """One sample: a text, or an image of Pillow, with its label and a name to show."""
+
+    content: Any
+    label: str | None
+    name: str
+
+
+def read_texts(source: str, column: str | None = None, split: str = "train") -> Iterator[Record]:
+    """The texts of a file, a table or a ``datasets`` name, in their order; empty ones are left out."""
+    kind = _suffix(Path(source))
+    if kind in TEXT:
+        for number, line in enumerate(_lines(Path(source)), 1):
+            if line := line.strip():
+                yield Record(line, None, f"line {number}")
+        return
+    if Path(source).is_file() and kind not in TABLES:
+        raise SepNormError(
+            f"{source} is of no kind that texts are read from: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
+        )
+    chosen = label = None
+    for number, row in enumerate(_rows(source, split), 1):
+        if chosen is None:
+            chosen = choose_column(row, column, _TEXT_NAMES, lambda value: isinstance(value, str), "text", source)
+            label = _label_of(row, chosen)
+        text = row.get(chosen)
+        if isinstance(text, str) and text.strip():
+            yield Record(text.strip(), None if label is None else str(row[label]), f"row {number}")
+
+
+def read_images(source: str, column: str | None = None, split: str = "train", seed: int = 0) -> Iterator[Record]:
+    """The images of a folder (shuffled by the seed; the folder is the label), a table or a ``datasets`` name.
+
+    Images that cannot be read are left out, as long as they are few.
+    """
+    read = corrupt = 0
+    named: list[str] = []
+    for content, label, name in _encoded_images(source, column, split, seed):
+        try:
+            image = to_image(content)
+        except Exception as error:  # whatever damage makes Pillow raise
+            corrupt += 1
+            named.append(f"{name} ({error})")
+            if corrupt > 10 and corrupt > _MOST_CORRUPT * (read + corrupt):
+                raise SepNormError(
+                    f"{corrupt} of the first {read + corrupt} images of {source} cannot be read, such as {named[0]}: "
+                    "check the files."
+                ) from error
+            continue
+        read += 1
+        yield Record(image, label, name)
+    if not read:
+        found = f", but {corrupt} that cannot be read, such as {named[0]}" if corrupt else ""
+        raise SepNormError(f"{source} holds no image{found}: give a folder with {', '.join(IMAGES)} files.")
+
+
+def to_image(content: Any) -> Any:
+    """An RGB image of Pillow from a path, from bytes, from the dictionary of ``datasets``, or from an image."""
+    from PIL import Image
+
+    if isinstance(content, dict):
+        content = content.get("bytes") or content.get("path")
+    if isinstance(content, bytes):
+        content = io.BytesIO(content)
+    image = content if isinstance(content, Image.Image) else Image.open(content)
+    return image.convert("RGB")
+
+
+def choose_column(
+    row: dict[str, Any], column: str | None, names: tuple[str, ...], fits: Any, what: str, source: str
+) -> str:
+    """The column asked for, or else the one with a usual name, or else the only one that fits."""
+    if column is not None:
+        if column not in row:
+            raise SepNormError(
+                f"{source} has no column {column!r}: it has {', '.join(map(str, row))}.{nearest(column, map(str, row))}"
+            )
+        return column
+    fitting = [name for name, value in row.items() if fits(value)]
+    usual = [name for name in names if name in fitting]
+    if usual or len(fitting) == 1:
+        return (usual or fitting)[0]
+    raise SepNormError(
+        f"which column of {source} holds the {what} is not clear (it has {', '.join(map(str, row))}): name it by --column."
+    )
+
+
+def _encoded_images(source: str, column: str | None, split: str, seed: int) -> Iterator[tuple[Any, str | None, str]]:
+    path = Path(source)
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGES)
+        Random(seed).shuffle(files)
+        for file in files:
+            label = file.parent.name if file.parent != path else None
+            yield file, label, str(file.relative_to(path))
+        return
+    chosen = label = None
+    for number, row in enumerate(_rows(source, split), 1):
+        if chosen is None:
+            chosen = choose_column(row, column, _IMAGE_NAMES, _looks_like_image, "images", source)
+            label = _label_of(row, chosen)
+        yield row.get(chosen), None if label is None else str(row[label]), f"row {number}"
+
+
+def _looks_like_image(value: Any) -> bool:
+    return isinstance(value, bytes) or (isinstance(value, dict) and "bytes" in value) or hasattr(value, "convert")
+
+
+def _label_of(row: dict[str, Any], chosen: str) -> str | None:
+    return next((name for name in _LABEL_NAMES if name in row and name != chosen), None)
+
+
+def _suffix(path: Path) -> str:
+    """The suffix that says what is in a file, without that of its compression."""
+    return Path(path.stem).suffix.lower() if path.suffix.lower() in _OPENERS else path.suffix.lower()
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if not path.is_file():
+        raise SepNormError(f"there is no file {path}.")
+    opener = _OPENERS.get(path.suffix.lower(), open)
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            yield from file
+    except (UnicodeDecodeError, EOFError, lzma.LZMAError, OSError) as error:
+        raise SepNormError(f"{path} cannot be read as text in UTF-8: {error}.") from error
+
+
+def _rows(source: str, split: str) -> Iterator[dict[str, Any]]:
+    """The rows of a table or of a ``datasets`` name, through ``datasets``, as a stream."""
+    import datasets
+
+    path = Path(source)
+    kind = _suffix(path)
+    datasets.disable_progress_bars()
+    try:
+        if kind in TABLES and path.is_file():
+            options = {"sep": "\t", "quoting": 3} if kind == ".tsv" else {}
+            rows = datasets.load_dataset(TABLES[kind], data_files=str(path), split="train", streaming=True, **options)
+        elif kind in TABLES:
+            raise SepNormError(f"there is no file {source}.")
+        else:
+            name, _, config = source.partition(":")
+            rows = datasets.load_dataset(name, config or None, split=split, streaming=True)
+        count = 0
+        for row in rows:
+            count += 1
+            yield dict(row)
+    except SepNormError:
+        raise
+    except Exception as error:  # a damaged table, a name that cannot be reached: each kind has errors of its own
+        where = "" if path.exists() else " It is no file or folder here, so it was taken for a name of datasets."
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise SepNormError(f"{source} cannot be read: {type(error).__name__}: {reason}.{where}") from error
+    if not count:
+        raise SepNormError(f"{source} holds no rows.")

@@ -1,0 +1,176 @@
+"""Embeddings from files: .npy, .npz, .parquet and .csv, read in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sepnorm.errors import SepNormError, nearest
+from sepnorm.geometry.cloud import chunks
+
+SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
+_NAMES = ("embedding", "embeddings", "vector", "vectors", "features", "emb", "cls")
+_LABELS = ("label", "labels", "class", "target", "y")
+_NUMBERING = ("", "id", "index", "unnamed: 0")  # columns of numbers that are no dimensions
+_ROWS = 16_384
+
+
+class Part(NamedTuple):
+    """Rows (count, dim), with their labels and names where the file has some."""
+
+    rows: Tensor
+    labels: list[str] | None = None
+    names: list[str] | None = None
+
+
+class EmbeddingFile:
+    """A file of embeddings. ``column``: the array of an .npz or the column of a table that holds them, else found."""
+
+    def __init__(self, path: str | Path, column: str | None = None, label: str | None = None) -> None:
+        self.path, self.column, self.label = Path(path), column, label
+        if not self.path.is_file():
+            raise SepNormError(f"there is no file {self.path}.")
+        self.count: int | None = None  # where it is known beforehand
+        self._parts = getattr(self, f"_open_{self.path.suffix.lower()[1:]}")
+
+    def parts(self) -> Iterator[Part]:
+        import pyarrow
+
+        try:
+            yield from self._parts()
+        except SepNormError as error:
+            message = str(error)
+            raise SepNormError(message if str(self.path) in message else f"{self.path}: {message}") from error
+        except (pyarrow.ArrowException, ValueError, EOFError, OSError, KeyError) as error:
+            reason = str(error).strip().split("\n")[0].rstrip(".")
+            raise SepNormError(
+                f"{self.path} is no whole {self.path.suffix} file of embeddings: {reason}. Write it again."
+            ) from error
+
+    def _open_npy(self) -> Iterator[Part]:
+        import numpy
+
+        if self.column is not None:
+            raise SepNormError(f"{self.path} holds one array: leave out --column.")
+        yield from self._array(numpy.load(self.path, mmap_mode="r", allow_pickle=False))
+
+    def _open_npz(self) -> Iterator[Part]:
+        import numpy
+
+        with numpy.load(self.path, allow_pickle=False) as arrays:
+            names = list(arrays.files)
+            chosen = self.column or self._only([name for name in names if arrays[name].ndim == 2], names, "array")
+            array = self._get(arrays, chosen, names, "array")
+            label = self.label or next((name for name in _LABELS if name in names and name != chosen), None)
+            labels = None if label is None else self._get(arrays, label, names, "array")
+        if labels is not None and labels.shape[:1] != array.shape[:1]:
+            raise SepNormError(f"{label!r} has {labels.shape[:1]} entries for {array.shape[:1]} embeddings.")
+        yield from self._array(array, labels)
+
+    def _array(self, array: Any, labels: Any = None) -> Iterator[Part]:
+        self.count = array.shape[0] if array.ndim == 2 else None
+        start = 0
+        for rows in chunks(array):
+            stop = start + rows.shape[0]
+            yield Part(rows, None if labels is None else [str(value) for value in labels[start:stop]])
+            start = stop
+
+    def _open_parquet(self) -> Iterator[Part]:
+        import pyarrow.parquet
+
+        file = pyarrow.parquet.ParquetFile(self.path)
+        self.count = file.metadata.num_rows
+        yield from self._table(file.iter_batches(batch_size=_ROWS), file.schema_arrow)
+
+    def _open_csv(self) -> Iterator[Part]:
+        import pyarrow.csv
+
+        with open(self.path, encoding="utf-8", errors="replace") as file:
+            options = pyarrow.csv.ReadOptions(autogenerate_column_names=_is_data(file.readline()))
+        reader = pyarrow.csv.open_csv(self.path, read_options=options)
+        yield from self._table(reader, reader.schema)
+
+    def _table(self, batches: Any, schema: Any) -> Iterator[Part]:
+        """Either one column of lists or all columns of numbers, beside labels and texts."""
+        from pyarrow import types
+
+        names = schema.names
+        lists = [f.name for f in schema if types.is_list(f.type) or _is_fixed(f.type) or types.is_large_list(f.type)]
+        label = self.label or next((name for name in names if name.lower() in _LABELS), None)
+        numbers = [f.name for f in schema if types.is_floating(f.type) or types.is_integer(f.type)]
+        numbers = [name for name in numbers if name != label and name.lower() not in _NUMBERING]
+        texts = [f.name for f in schema if types.is_string(f.type) or types.is_large_string(f.type)]
+        texts = [name for name in texts if name != label]
+        for wanted in (self.column, label):
+            if wanted is not None and wanted not in names:
+                self._get({}, wanted, names, "column")
+        if self.column or lists:
+            wide = [self.column or self._only(lists, names, "column of lists")]
+        elif numbers:
+            wide = numbers
+        else:
+            raise SepNormError(f"it has no columns of numbers, only {', '.join(names)}.")
+        seen = False
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            seen = True
+            columns = [batch.column(batch.schema.get_field_index(name)) for name in wide]
+            rows = _from_lists(columns[0]) if len(wide) == 1 and wide[0] not in numbers else _from_columns(columns)
+            part_labels = None if label is None else [str(v) for v in batch.column(label).to_pylist()]
+            part_names = [str(v)[:200] for v in batch.column(texts[0]).to_pylist()] if texts else None
+            yield Part(rows, part_labels, part_names)
+        if not seen:
+            raise SepNormError("it holds no rows.")
+
+    def _only(self, fitting: list[str], names: list[str], what: str) -> str:
+        usual = [name for name in names if name.lower() in _NAMES and name in fitting]
+        if len(fitting) == 1 or usual:
+            return (usual or fitting)[0]
+        found = f"it has {', '.join(fitting or names)}" if names else "it is empty"
+        raise SepNormError(f"which {what} holds the embeddings is not clear ({found}): name it by --column.")
+
+    def _get(self, mapping: Any, name: str, names: list[str], what: str) -> Any:
+        if name not in names:
+            raise SepNormError(f"it has no {what} {name!r}, only {', '.join(names)}.{nearest(name, names)}")
+        return mapping[name]
+
+
+def _is_data(line: str) -> bool:
+    """Whether the first line of a table is numbers, not names of columns; whole numbers are names, as pandas writes."""
+    cells = line.strip().split(",")
+    try:
+        return bool(line.strip()) and not all(float(cell).is_integer() for cell in cells)
+    except ValueError:
+        return False
+
+
+def _is_fixed(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_fixed_size_list(kind))
+
+
+def _from_lists(column: Any) -> Tensor:
+    """A column of lists of equal length; a missing one is a row of NaN, which is counted as such later."""
+    import pyarrow.compute
+
+    lengths = pyarrow.compute.list_value_length(column).drop_null().unique().to_pylist()
+    if len(lengths) != 1:
+        raise SepNormError(f"its embeddings have different lengths ({', '.join(map(str, sorted(lengths)[:5]))}).")
+    dim = lengths[0]
+    flat = pyarrow.compute.list_flatten(column).to_numpy(zero_copy_only=False)
+    values = torch.tensor(flat)
+    rows = torch.full((len(column), dim), float("nan"), dtype=torch.promote_types(values.dtype, torch.float16))
+    present = torch.from_numpy(column.is_valid().to_numpy(zero_copy_only=False).copy())
+    rows[present] = values.reshape(-1, dim).to(rows.dtype)
+    return rows
+
+
+def _from_columns(columns: list[Any]) -> Tensor:
+    arrays = [torch.tensor(c.to_numpy(zero_copy_only=False), dtype=torch.float64) for c in columns]
+    return torch.stack(arrays, dim=1)

@@ -1,0 +1,246 @@
+"""Models by name or folder, what they want as input, and the [CLS] and token vectors that they give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepnorm import feed
+from sepnorm.data import Record, read_images, read_texts
+from sepnorm.errors import SepNormError
+from sepnorm.families import is_timm, is_transformers
+from sepnorm.spec import NormSpec
+from sepnorm.store import load, save
+from sepnorm.surgery import ConversionReport, convert
+
+_WINDOW = 64  # batches of texts that are sorted by length together, so that little is padded
+_LONGEST = 256  # tokens of a text
+
+
+@dataclass(eq=False)
+class Encoded:
+    """Last hidden states: ``cls`` (batch, dim), ``tokens`` (batch, tokens, dim), and which of these are no padding."""
+
+    cls: Tensor
+    tokens: Tensor
+    keep: Tensor
+
+
+@dataclass(eq=False)
+class Encoder:
+    """A model with the way from texts or images to its input."""
+
+    name: str
+    model: Any
+    kind: str  # "text" or "images"
+    prepare: Any  # a list of contents -> a batch
+
+    def read(self, data: str, column: str | None = None, split: str = "train") -> Iterator[Record]:
+        return (read_texts if self.kind == "text" else read_images)(data, column, split)
+
+    def batches(self, records: Iterator[Record], size: int = 32) -> Iterator[tuple[list[Record], Any]]:
+        """Records and the batch made of them; texts of similar length come together."""
+        while window := list(islice(records, size * (_WINDOW if self.kind == "text" else 1))):
+            if self.kind == "text":
+                window.sort(key=lambda record: len(record.content))
+            for start in range(0, len(window), size):
+                part = window[start : start + size]
+                yield part, self.prepare([record.content for record in part])
+
+    @torch.no_grad()
+    def encode(self, batch: Any) -> Encoded:
+        """The model is to be in evaluation mode."""
+        model = self.model
+        if is_timm(model):
+            hidden = model.forward_features(batch.to(next(model.parameters()).device))
+            prefix = int(getattr(model, "num_prefix_tokens", 1))
+            return Encoded(hidden[:, 0], hidden[:, prefix:], torch.ones(hidden[:, prefix:].shape[:2], dtype=torch.bool))
+        output = feed.run(model.base_model if is_transformers(model) else model, batch)
+        hidden = output["token_embeddings"] if "token_embeddings" in output else output["last_hidden_state"]
+        mask = batch.get("attention_mask")
+        keep = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
+        return Encoded(hidden[:, 0], hidden[:, 1:], keep[:, 1:])
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode for the time being, and for masked autoencoders no mask."""
+        config: Any = getattr(self.model, "config", None)
+        ratio = getattr(config, "mask_ratio", None)
+        if ratio is not None:
+            config.mask_ratio = 0.0
+        try:
+            with feed.quiet(self.model):
+                yield
+        finally:
+            if ratio is not None:
+                config.mask_ratio = ratio
+
+
+def open_encoder(target: str) -> Encoder:
+    """A folder of ``sepnorm.save``, transformers or sentence-transformers, a hub name, or ``timm:NAME``."""
+    folder = Path(target)
+    if target.startswith("timm:"):
+        return _from_timm(target)
+    if folder.exists() and not folder.is_dir():
+        raise SepNormError(
+            f"{target} is neither a model's folder nor a file of embeddings (.npy, .npz, .parquet, .csv)."
+        )
+    if folder.is_dir() and not any(
+        (folder / name).is_file() for name in ("config.json", "modules.json", "sepnorm.json")
+    ):
+        raise SepNormError(f"{target} holds no model: it has neither config.json nor modules.json nor sepnorm.json.")
+    if (folder / "sepnorm.json").is_file():
+        return _wrap(target, load(folder))
+    try:
+        return _from_hub(target)
+    except SepNormError:
+        raise
+    except Exception as error:  # whatever a damaged folder or a name that cannot be reached makes the libraries raise
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        where = "" if folder.is_dir() else " It is no folder here, so it was taken for a name of the hub."
+        raise SepNormError(f"{target} cannot be opened as a model: {type(error).__name__}: {reason}.{where}") from error
+
+
+def _from_hub(target: str) -> Encoder:
+    """By transformers or sentence-transformers, from safetensors only and without running code from the folder."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    if _is_sentence_transformer(target):
+        from sentence_transformers import SentenceTransformer
+
+        options = {"use_safetensors": True}
+        return _wrap(target, SentenceTransformer(target, device="cpu", trust_remote_code=False, model_kwargs=options))
+    model = transformers.AutoModel.from_pretrained(target, trust_remote_code=False, use_safetensors=True)
+    return _wrap(target, model)
+
+
+def _is_sentence_transformer(target: str) -> bool:
+    try:
+        from sentence_transformers.util import is_sentence_transformer_model
+    except ImportError:
+        if (Path(target) / "modules.json").is_file():
+            raise SepNormError(
+                f"{target} is a model of sentence-transformers, which is not installed: pip install 'sepnorm[text]'."
+            ) from None
+        return False
+    return bool(is_sentence_transformer_model(target))
+
+
+def _from_timm(target: str) -> Encoder:
+    try:
+        import timm
+    except Exception as error:  # a torchvision that does not fit torch raises anything
+        raise SepNormError(
+            f"timm cannot be imported ({error}): install timm with a torchvision that fits torch."
+        ) from error
+    try:
+        model = timm.create_model(target.removeprefix("timm:"), pretrained=True, num_classes=0)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise SepNormError(f"timm cannot open {target.removeprefix('timm:')!r}: {reason}.") from error
+    return _wrap(target, model)
+
+
+def _wrap(target: str, model: Any) -> Encoder:
+    model.eval()
+    if hasattr(model, "encode"):
+        prepare = model.preprocess if hasattr(model, "preprocess") else model.tokenize
+        model.max_seq_length = min(model.max_seq_length or _LONGEST, _LONGEST)
+        return Encoder(target, model, "text", prepare)
+    if is_timm(model):
+        from sepnorm.picture import Picture
+
+        config = model.pretrained_cfg
+        size = getattr(model.patch_embed, "img_size", None) or config["input_size"][1:]
+        return Encoder(target, model, "images", Picture(tuple(size), config["mean"], config["std"]))
+    if is_transformers(model) and model.main_input_name == "pixel_values":
+        return Encoder(target, model, "images", _picture(target, model))
+    if is_transformers(model) and model.main_input_name == "input_ids":
+        return Encoder(target, model, "text", _tokeniser(target, model))
+    raise SepNormError(f"{target} is a {type(model).__name__}, which takes neither text nor images.")
+
+
+def _tokeniser(target: str, model: Any) -> Tokenised:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(target, trust_remote_code=False)
+    except Exception as error:
+        raise SepNormError(
+            f"{target} has no tokeniser: put one beside the model, by tokenizer.save_pretrained({target!r})."
+        ) from error
+    longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _LONGEST), _LONGEST)
+    return Tokenised(tokenizer, longest)
+
+
+def _picture(target: str, model: Any) -> Any:
+    """Size, mean and deviation of pixels as the model's image processor has them, else the usual ones."""
+    from transformers.utils import cached_file
+
+    from sepnorm.picture import SETTINGS, Picture
+
+    found = cached_file(target, SETTINGS, _raise_exceptions_for_missing_entries=False)
+    settings = json.loads(Path(found).read_text(encoding="utf-8")) if found else {}
+    size = model.config.image_size
+    size = (size, size) if isinstance(size, int) else tuple(size)
+    channels = getattr(model.config, "num_channels", 3)
+    usual = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]) if channels == 3 else ([0.5] * channels, [0.5] * channels)
+    mean, std = settings.get("image_mean") or usual[0], settings.get("image_std") or usual[1]
+    return Picture(size, mean, std, name="pixel_values")
+
+
+class Tokenised:
+    """From texts to the batch that a text encoder of transformers takes."""
+
+    def __init__(self, tokenizer: Any, longest: int) -> None:
+        self.tokenizer, self.longest = tokenizer, longest
+
+    def __call__(self, texts: list[str]) -> dict[str, Tensor]:
+        return dict(self.tokenizer(texts, padding=True, truncation=True, max_length=self.longest, return_tensors="pt"))
+
+    def save(self, folder: Path) -> None:
+        self.tokenizer.save_pretrained(folder)
+
+
+def convert_copy(
+    target: str,
+    data: str,
+    out: Path,
+    norm: str,
+    sites: str,
+    column: str | None = None,
+    split: str = "train",
+    max_samples: int = 2000,
+    progress: Any = None,
+) -> ConversionReport:
+    """Opens a model, converts it, calibrated on data, and saves it with what its input needs."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SepNormError(f"{out} is there already and not empty: name a new folder by --out.")
+    NormSpec.parse(norm)  # before anything heavy
+    encoder = open_encoder(target)
+    done = 0
+
+    def batches() -> Iterator[Any]:
+        nonlocal done
+        for part, batch in encoder.batches(islice(encoder.read(data, column, split), max_samples)):
+            yield batch
+            done += len(part)
+            if progress is not None:
+                progress(done, max_samples)
+
+    with encoder.evaluating():
+        report = convert(encoder.model, norm, sites=sites, calibrate=batches())
+    save(encoder.model, out)
+    if hasattr(encoder.prepare, "save"):
+        encoder.prepare.save(out)
+    return report

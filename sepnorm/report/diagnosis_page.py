@@ -1,0 +1,150 @@
+"""The page of one diagnosis, or of two side by side."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sepnorm.diagnosis import Diagnosis
+from sepnorm.geometry import Summary
+from sepnorm.inspection import table as layer_table
+from sepnorm.report import figures
+from sepnorm.report.page import Section, table, write_page
+
+DEFINITIONS = {
+    "Mean cosine (anisotropy)": "Mean cosine between two different embeddings. 0 if they point everywhere, near 1 if all lie in a "
+    "narrow cone (Ethayarajh 2019).",
+    "Uniformity": "log mean exp(-2 |u - v|²) over pairs of embeddings at length one. 0 for one point, about -4 for an even spread "
+    "in many dimensions (Wang and Isola 2020).",
+    "Effective rank": "exp of the entropy of the singular values, which are not centred and sum to one: how many dimensions are "
+    "filled (Roy and Vetterli 2007). RankMe adds 1e-7 to each share (Garrido et al. 2023). Figures from other numbers of "
+    "samples, or by eigenvalues, are not comparable.",
+    "Participation ratio": "(sum v)² / sum v² of the eigenvalues v of the covariance: how many dimensions carry the variance.",
+    "IsoScore": "1 if the variance is alike in all directions, 0 if it is along one (Rudman et al. 2022).",
+    "Dominance": "Share of the mean cosine that the strongest one and three dimensions carry (Timkey and van Schijndel 2021).",
+    "Dead dimensions": "Dimensions whose standard deviation is below a thousandth of the root mean square of all values.",
+    "Degenerate norm": "A norm before the first attention, where [CLS] is the same vector in every sample. A batch norm "
+    "there would give a constant, so surgery leaves it alone.",
+    "train/eval": "How far the running statistics of a batch norm are from those of these data, in standard deviations.",
+}
+
+
+def write_diagnosis(path: str | Path, diagnoses: Sequence[Diagnosis]) -> Path:
+    """Writes the page. With two diagnoses, figures show both."""
+    names = short_names([d.target for d in diagnoses])
+    named = dict(zip(names, diagnoses, strict=True))
+    lead = "".join(_verdict(name if len(named) > 1 else "", d) for name, d in named.items())
+    sections = [
+        Section("Shape of the cloud", figures=[figures.spectrum(_spectra(named)), figures.cosines(_rows(named))]),
+        Section("Features", _features_text(named), [figures.features(_features(named))]),
+    ]
+    with_layers = {name: d.layers.sites for name, d in named.items() if d.layers is not None}
+    if with_layers:
+        text = "<p>What leaves each norm, [CLS] beside the other tokens, from the input to the last norm.</p>"
+        sections.append(Section("Layer by layer", text, figures.layer_curves(with_layers)))
+        for name, sites in with_layers.items():
+            header, *rows = layer_table(list(sites))
+            sections.append(Section(f"{len(sites)} norm sites of {name}", table([*header[:-1], "note"], rows)))
+    maps = [figures.embedding_map(d.points, name) for name, d in named.items() if d.points is not None]
+    sections.append(
+        Section("Map", "<p>Placed by t-SNE from a PCA start; distances between far groups mean little.</p>", maps)
+    )
+    sections.append(Section("All figures", _figures(named)))
+    definitions = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in DEFINITIONS.items())
+    sections.append(Section("Definitions", f"<dl>{definitions}</dl>"))
+    return write_page(path, f"Diagnosis of {' and '.join(names)}", lead, sections)
+
+
+def short_names(targets: Sequence[str]) -> list[str]:
+    """The last part of each path, or the whole path where that would not tell two apart."""
+    names = [Path(target).name or target for target in targets]
+    if len(set(names)) < len(names):
+        names = list(targets)
+    return names if len(set(names)) == len(names) else [f"{name} ({i})" for i, name in enumerate(names, 1)]
+
+
+def summary_rows(named: dict[str, Summary]) -> list[list[str]]:
+    """One row for each figure, one column for each summary."""
+    tables = {name: _lines(summary) for name, summary in named.items()}
+    return [[key, *(lines[key] for lines in tables.values())] for key in next(iter(tables.values()))]
+
+
+def _lines(s: Summary) -> dict[str, str]:
+    q = s.cosine_quantiles
+    return {
+        "embeddings": f"{s.count:,} x {s.dim}",
+        "mean cosine": f"{s.mean_cosine:.3f} ± {s.mean_cosine_stderr:.3f}",
+        "cosine, 1 % to 99 %": f"{q['0.01']:.2f} to {q['0.99']:.2f}",
+        "uniformity (best)": f"{s.uniformity:.3f} ± {s.uniformity_stderr:.3f} ({s.uniformity_ideal:.2f})",
+        "effective rank": f"{s.effective_rank:.1f} of {s.available}",
+        "the same, centred": f"{s.effective_rank_centered:.1f}",
+        "RankMe": f"{s.rankme:.1f}",
+        "participation ratio": f"{s.participation_ratio:.1f}",
+        "IsoScore": f"{s.isoscore:.3f}",
+        "dominance of 1, 3": "no common direction"
+        if s.dominance_one != s.dominance_one
+        else f"{s.dominance_one:.0%}, {s.dominance_three:.0%} (dimension {s.dominant_dimensions[0]})",
+        "dead dimensions": str(s.dead_dimensions),
+        "length": f"{s.mean_length:.3g} ± {s.std_length:.2g}",
+        "variance": f"{s.mean_variance:.3g}",
+    }
+
+
+def all_summaries(named: dict[str, Diagnosis]) -> dict[str, Summary]:
+    found = {}
+    for name, d in named.items():
+        prefix = f"{name}: " if len(named) > 1 else ""
+        found[f"{prefix}{'[CLS]' if d.layers else 'embeddings'}"] = d.embeddings
+        if d.mean_of_tokens is not None:
+            found[f"{prefix}mean of tokens"] = d.mean_of_tokens
+    return found
+
+
+def _verdict(name: str, d: Diagnosis) -> str:
+    level = d.verdict.level
+    of = f"{html.escape(name)}: " if name else ""
+    what = "[CLS]" if d.layers else "The embeddings"
+    data = f" on {html.escape(d.data)}" if d.data else ""
+    rows = [[s.name, f"{s.value:.3f}", s.level, s.threshold] for s in d.verdict.signs]
+    notes = "".join(f"<li>{html.escape(line)}</li>" for line in d.embeddings.notes)
+    advice = "".join(f"<li>{html.escape(line)}</li>" for line in d.verdict.advice)
+    return (
+        f'<div class="verdict {level.split()[0]}"><p><strong>{of}{html.escape(level)}</strong></p>'
+        f"<p>{html.escape(d.verdict.reason)}</p></div>"
+        f'<p class="quiet">{what} of {html.escape(d.target)}{data}, {d.embeddings.count:,} samples.</p>'
+        + table(["sign", "value", "level", "threshold"], rows)
+        + f"<p>What to try next:</p><ul>{advice}</ul>"
+        + (f'<p>Worth knowing:</p><ul class="quiet">{notes}</ul>' if notes else "")
+    )
+
+
+def _spectra(named: dict[str, Diagnosis]) -> dict[str, Any]:
+    return {name: summary.singular_values for name, summary in all_summaries(named).items()}
+
+
+def _rows(named: dict[str, Diagnosis]) -> dict[str, Any]:
+    return {name: d.points.rows for name, d in named.items() if d.points is not None}
+
+
+def _features(named: dict[str, Diagnosis]) -> dict[str, Any]:
+    found = {}
+    for name, d in named.items():
+        prefix = f"{name}: " if len(named) > 1 else ""
+        if d.points is not None:
+            found[f"{prefix}{'[CLS]' if d.layers else 'embeddings'}"] = d.points.rows
+        if d.tokens is not None:
+            found[f"{prefix}tokens"] = d.tokens
+    return found
+
+
+def _features_text(named: dict[str, Diagnosis]) -> str:
+    if any(d.tokens is not None for d in named.values()):
+        return "<p>All components of the [CLS] vectors against those of the other tokens, after the last layer.</p>"
+    return "<p>All components of the embeddings.</p>"
+
+
+def _figures(named: dict[str, Diagnosis]) -> str:
+    summaries = all_summaries(named)
+    return table(["", *summaries], summary_rows(summaries))

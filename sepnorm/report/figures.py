@@ -1,0 +1,183 @@
+"""Figures of plotly, each with a title that says what to see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from sepnorm.diagnosis import Points
+    from sepnorm.inspection import SiteStatistics
+
+#: Told apart by people who see few colours, on light and on dark ground (after Okabe and Ito).
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00", "#999999")
+_GROUPS = 20  # labels that get a colour of their own
+_BINS = 80
+
+
+def figure(title: str, x: str, y: str, **layout: Any) -> Any:
+    """An empty figure with its axes named; the title is wrapped to be read on a phone."""
+    import plotly.graph_objects as go
+
+    found = go.Figure()
+    found.update_layout(
+        template="none",
+        title={"text": wrapped(title), "x": 0.01, "xanchor": "left", "font": {"size": 14}},
+        margin={"l": 55, "r": 15, "t": 60, "b": 50},
+        xaxis={"title": {"text": x}},
+        yaxis={"title": {"text": y}},
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
+        **layout,
+    )
+    return found
+
+
+def wrapped(text: str, width: int = 46) -> str:
+    """Lines of at most ``width`` characters, where words allow it, for plotly; what looks like markup is shown as it is."""
+    import textwrap
+
+    safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "<br>".join(textwrap.wrap(safe, width) or [""])
+
+
+def spectrum(values: Mapping[str, Sequence[float]]) -> Any:
+    """Singular values by name, relative to the largest, on a logarithmic scale."""
+    found = figure("Singular values: a cliff means that few dimensions are used", "index", "relative to the largest")
+    found.update_yaxes(type="log", exponentformat="power", dtick=1)
+    for (name, line), colour in zip(values.items(), COLOURS * 9, strict=False):
+        top = max(line) or 1.0
+        shown = [max(value / top, 1e-8) for value in line]
+        found.add_scatter(x=list(range(1, len(line) + 1)), y=shown, name=name, mode="lines", line={"color": colour})
+    return found
+
+
+def histogram(title: str, x: str, values: Mapping[str, Tensor], limits: tuple[float, float] | None = None) -> Any:
+    """Shares of values by name, in common bins."""
+    found = figure(title, x, "density")
+    pooled = torch.cat([v.flatten().float() for v in values.values()])
+    low, high = limits or (float(pooled.quantile(0.001)), float(pooled.quantile(0.999)))
+    low, high = (low - 0.5, high + 0.5) if high - low < 1e-6 else (low, high)
+    edges = torch.linspace(low, high, _BINS + 1)
+    middles = ((edges[1:] + edges[:-1]) / 2).tolist()
+    for (name, value), colour in zip(values.items(), COLOURS * 9, strict=False):
+        counts = torch.histc(value.float().clamp(low, high), _BINS, low, high)
+        density = (counts / counts.sum() / (edges[1] - edges[0])).tolist()
+        line = {"shape": "hvh", "color": colour}
+        found.add_scatter(x=middles, y=density, name=name, mode="lines", line=line, fill="tozeroy", opacity=0.8)
+    return found
+
+
+def features(values: Mapping[str, Tensor]) -> Any:
+    """All components of [CLS] vectors against those of token vectors, as in Figure 2 of the paper."""
+    few = {name: _some(rows.flatten(), 200_000) for name, rows in values.items()}
+    return histogram("Features: a [CLS] narrower than the tokens is squeezed by the shared norm", "value", few)
+
+
+def cosines(values: Mapping[str, Tensor]) -> Any:
+    """Cosines of random pairs of rows (count, dim)."""
+    found = {}
+    for name, rows in values.items():
+        unit = torch.nn.functional.normalize(rows.float(), dim=1)
+        generator = torch.Generator().manual_seed(0)
+        first = torch.randint(len(unit), (20_000,), generator=generator)
+        second = (first + torch.randint(1, max(len(unit), 2), (20_000,), generator=generator)) % len(unit)
+        found[name] = (unit[first] * unit[second]).sum(1)
+    title = "Cosines of random pairs: healthy embeddings lie around 0, a narrow cone near 1"
+    low = min(float(value.min()) for value in found.values())
+    return histogram(title, "cosine", found, (max(-1.0, min(low, 0.0) - 0.05), 1.0))
+
+
+def layer_curves(layers: Mapping[str, Sequence[SiteStatistics]]) -> list[Any]:
+    """What leaves each norm, [CLS] beside tokens, norm by norm."""
+    measures = (
+        ("cosine", "Mean cosine by norm: near 1, the vectors of different samples are alike", "mean cosine", "linear"),
+        ("effective_rank", "Effective rank by norm: how many dimensions are filled", "effective rank", "log"),
+        ("norm", "Length by norm: [CLS] beside the tokens", "mean length", "log"),
+        ("variance", "Variance between samples by norm: at 0, nothing is told apart", "variance", "log"),
+    )
+    found = []
+    for key, title, axis, scale in measures:
+        curve = figure(title, "norm, in the order of calls", axis)
+        curve.update_yaxes(type=scale, exponentformat="power")
+        for number, (name, sites) in enumerate(layers.items()):
+            paths = [f"{i}: {site.path}" + (" (degenerate)" if site.degenerate else "") for i, site in enumerate(sites)]
+            for part, dash in (("cls", "solid"), ("tokens", "dot")):
+                values = [getattr(getattr(site.after, part), key) for site in sites]
+                if scale == "log":
+                    values = [max(value, 1e-9) for value in values]
+                label = "[CLS]" if part == "cls" else "tokens"
+                colour = COLOURS[2 * number + (part == "tokens")] if len(layers) == 1 else COLOURS[number]
+                curve.add_scatter(
+                    x=list(range(len(values))),
+                    y=values,
+                    text=paths,
+                    name=f"{label}, {name}" if len(layers) > 1 else label,
+                    mode="lines+markers",
+                    line={"dash": dash, "color": colour},
+                    hovertemplate="%{text}<br>%{y:.4g}<extra>%{fullData.name}</extra>",
+                )
+        found.append(curve)
+    return found
+
+
+def embedding_map(points: Points, name: str) -> Any:
+    """Points in the plane by t-SNE, coloured by label where there are labels, with their names on hover."""
+    title = f"Map of {name}: like embeddings lie together"
+    found = figure(f"{title}, colours are labels" if points.labels else title, "", "")
+    found.update_xaxes(showticklabels=False, zeroline=False)
+    found.update_yaxes(showticklabels=False, zeroline=False)
+    found.update_layout(hovermode="closest")
+    places = place_on_plane(points.rows)
+    groups = points.labels or [""] * len(places)
+    common = sorted(set(groups), key=lambda group: (-groups.count(group), group))[:_GROUPS]
+    for group in [*sorted(common), *([None] if len(set(groups)) > len(common) else [])]:
+        chosen = [i for i, g in enumerate(groups) if (g == group if group is not None else g not in common)]
+        colour = COLOURS[common.index(group) % len(COLOURS)] if group is not None else "#888888"
+        found.add_scattergl(
+            x=places[chosen, 0].tolist(),
+            y=places[chosen, 1].tolist(),
+            text=[wrapped(points.names[i], 60) for i in chosen],
+            name=wrapped(group if group is not None else "others"),
+            mode="markers",
+            marker={"size": 5, "color": colour, "opacity": 0.75},
+            hovertemplate="%{text}<extra>" + wrapped(group or "") + "</extra>"
+            if points.labels
+            else "%{text}<extra></extra>",
+            showlegend=bool(points.labels),
+        )
+    return found
+
+
+def place_on_plane(rows: Tensor) -> Tensor:
+    """(count, 2) by t-SNE from a PCA start; by PCA alone where there are too few different points for it."""
+    import warnings
+
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    x = rows.double()
+    scale = float((x - x.mean(0)).abs().max())
+    if scale == 0 or len(x) < 2:
+        return torch.zeros(len(x), 2)
+    kept = min(50, *x.shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of degenerate variances, which a collapsed input has
+        reduced = PCA(kept, svd_solver="full").fit_transform(((x - x.mean(0)) / scale).numpy())
+        if len(x) < 10 or kept < 3:
+            flat = torch.zeros(len(x), 2, dtype=torch.float64)
+            flat[:, : min(kept, 2)] = torch.from_numpy(reduced[:, :2])
+            return flat
+        tsne = TSNE(2, perplexity=min(30, (len(x) - 1) / 3), init="pca", max_iter=500, random_state=0)
+        with threadpool_limits(
+            1
+        ):  # its threads wait for each other so often that a busy machine makes them ten times slower
+            return torch.from_numpy(tsne.fit_transform(reduced))
+
+
+def _some(values: Tensor, most: int) -> Tensor:
+    """Evenly spaced values where there are more than ``most``."""
+    return values if len(values) <= most else values[:: len(values) // most + 1]

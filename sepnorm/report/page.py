@@ -1,0 +1,68 @@
+"""The page itself: a lead, sections with text, figures and tables, all in one file that needs no network."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sepnorm._version import __version__
+from sepnorm.errors import SepNormError
+from sepnorm.files import write_whole
+
+
+@dataclass(eq=False)
+class Section:
+    """A part of a page: ``body`` is HTML, ``figures`` are those of plotly, side by side where there is room."""
+
+    title: str
+    body: str = ""
+    figures: Sequence[Any] = field(default_factory=list)
+
+
+def write_page(path: str | Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
+    """Writes one HTML file. ``title`` and section titles are text; ``lead`` and bodies are HTML."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn: list[str] = []
+    parts = [f"<header><h1>{html.escape(title)}</h1>{lead}</header>"]
+    for section in sections:
+        boxes = ""
+        for figure in section.figures:
+            boxes += f'<div class="figure" id="figure-{len(drawn)}"></div>'
+            drawn.append(figure.to_json())
+        figures = f'<div class="figures">{boxes}</div>' if boxes else ""
+        parts.append(f"<section><h2>{html.escape(section.title)}</h2>{section.body}{figures}</section>")
+    resources = files("sepnorm.report")
+    data = "[" + ",".join(drawn).replace("<", "\\u003c") + "]"  # no text in the data can end the script
+    text = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>
+<link rel="icon" href="data:,"><style>{(resources / "page.css").read_text(encoding="utf-8")}</style></head>
+<body><main>{"".join(parts)}<footer>Written by sepnorm {__version__}.</footer></main>
+<script>{_plotly()}</script><script type="application/json" id="figures">{data}</script>
+<script>{(resources / "page.js").read_text(encoding="utf-8")}</script></body></html>
+"""
+    write_whole(path, lambda scratch: Path(scratch).write_text(text, encoding="utf-8"))
+    return path
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An HTML table of text that scrolls by itself where it is too wide."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f'<div class="scroll"><table><thead>{line(header, "th")}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise SepNormError("the report page needs plotly: pip install 'sepnorm[report]'.") from error
+    return str(get_plotlyjs()).replace("</script", "<\\/script")
