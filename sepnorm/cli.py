@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -115,6 +116,8 @@ def main() -> None:
     """Runs the command; an error of ours is one sentence, not a traceback."""
     from sepnorm.errors import SepNormError, SepNormWarning
 
+    # Threads that spin while they wait make small operations up to a hundred times slower on a machine that others use too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.filterwarnings("ignore", category=SepNormWarning)  # said in the output, as notes
     try:
         app()
@@ -163,7 +166,7 @@ def _print_diagnoses(found: list[Diagnosis]) -> None:
     from sepnorm.inspection import table as layer_table
     from sepnorm.report.diagnosis_page import all_summaries, short_names, summary_rows
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     named = dict(zip(short_names([d.target for d in found]), found, strict=True))
     summaries = all_summaries(named)
     grid = Table("", *summaries, box=None, header_style="bold")
@@ -172,12 +175,9 @@ def _print_diagnoses(found: list[Diagnosis]) -> None:
     console.print(grid)
     for name, d in named.items():
         if d.layers is not None:
-            header, *rows = layer_table(d.layers.sites)
-            console.print(Text(f"\n{name}: {len(rows)} norm sites, what leaves each", style="bold"))
-            layers = Table(*header, box=None, header_style="bold")
-            for row in rows:
-                layers.add_row(*(Text(cell, overflow="fold") for cell in row))
-            console.print(layers)
+            console.print(Text(f"\n{name}: {len(d.layers.sites)} norm sites, what leaves each", style="bold"))
+            for line in fitted(layer_table(d.layers.sites), console.width):
+                console.print(Text(line), soft_wrap=True)
         colour = {"healthy": "green", "partly collapsed": "yellow", "collapsed": "red"}[d.verdict.level]
         title = f"\n{name}: {d.verdict.level}" if len(named) > 1 else f"\nVerdict: {d.verdict.level}"
         console.print(Text(title, style=f"bold {colour}"))
@@ -191,3 +191,35 @@ def _print_diagnoses(found: list[Diagnosis]) -> None:
         console.print(Text("What to try next:"))
         for line in d.verdict.advice:
             console.print(Text(f"  - {line}"))
+
+
+def fitted(rows: list[list[str]], width: int) -> list[str]:
+    """The table of sites as lines of ``width``: the least needed columns go first, then the beginnings of paths.
+
+    What all paths begin with is left out, and a star marks degenerate sites.
+    """
+    header, *body = rows
+    parts = [row[0].split(".") for row in body]
+    shared = next((i for i, names in enumerate(zip(*parts, strict=False)) if len(set(names)) > 1), 0)
+    paths = [".".join(names[shared:]) for names in parts]
+    rows = [header, *([("*" if row[-1] else " ") + path, *row[1:]] for path, row in zip(paths, body, strict=True))]
+    gone = {""} | {name for i, name in enumerate(header) if not any(row[i] for row in body)}
+    for name in ("", "cos tok", "var tok", "|tok|", "norm", "rank tok"):
+        gone.add(name)
+        kept = [i for i, title in enumerate(header) if title not in gone]
+        widths = {i: max(len(row[i]) for row in rows) for i in kept}
+        room = width - sum(w + 2 for i, w in widths.items() if i)
+        if room >= min(widths[0], 33):
+            break
+    widths[0] = max(min(widths[0], room), 12)
+    shown = [[_tail(row[0], widths[0]), *row[1:]] for row in rows]
+    lines = ["  ".join(row[i].ljust(widths[i]) for i in kept).rstrip() for row in shown]
+    if any(row[-1] for row in body):
+        lines.append(
+            "* degenerate: [CLS] is the same vector in every sample there, so a batch norm would give a constant"
+        )
+    return lines
+
+
+def _tail(path: str, width: int) -> str:
+    return path if len(path) <= width else f"{path[0]}…{path[2 - width :]}"

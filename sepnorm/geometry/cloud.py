@@ -209,8 +209,8 @@ def to_unit(rows: Tensor) -> tuple[Tensor, Tensor]:
     lengths = rows.norm(dim=1)
     if bool(((lengths > 1e-150) & (lengths < 1e150)).all()):
         return rows / lengths[:, None], lengths
-    largest = rows.abs().amax(1)  # scaled by it first, so that no square overflows or vanishes
-    scaled = rows / largest.clamp(min=torch.finfo(torch.float64).tiny)[:, None]
+    largest = rows.abs().amax(1).clamp(min=torch.finfo(torch.float64).tiny)
+    scaled = rows / largest[:, None]  # first by the largest, so that no square overflows or vanishes
     lengths = scaled.norm(dim=1)
     there = lengths > 0
     return scaled[there] / lengths[there, None], lengths * largest

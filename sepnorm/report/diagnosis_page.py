@@ -46,7 +46,8 @@ def write_diagnosis(path: str | Path, diagnoses: Sequence[Diagnosis]) -> Path:
         sections.append(Section("Layer by layer", text, figures.layer_curves(with_layers)))
         for name, sites in with_layers.items():
             header, *rows = layer_table(list(sites))
-            sections.append(Section(f"{len(sites)} norm sites of {name}", table([*header[:-1], "note"], rows)))
+            rows = [[f"{row[0]} ({row[-1]})" if row[-1] else row[0], *row[1:-1]] for row in rows]
+            sections.append(Section(f"{len(sites)} norm sites of {name}", table(header[:-1], rows)))
     maps = [figures.embedding_map(d.points, name) for name, d in named.items() if d.points is not None]
     sections.append(
         Section("Map", "<p>Placed by t-SNE from a PCA start; distances between far groups mean little.</p>", maps)

@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from sepnorm.inspection import SiteStatistics
 
 #: Told apart by people who see few colours, on light and on dark ground (after Okabe and Ito).
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00", "#999999")
+COLOURS = ("#2A86D1", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00", "#999999")
 _GROUPS = 20  # labels that get a colour of their own
 _BINS = 80
 
 
 def figure(title: str, x: str, y: str, **layout: Any) -> Any:
-    """An empty figure with its axes named; the title is wrapped to be read on a phone."""
+    """An empty figure with its axes named; the page shows the title above it, where it can be wrapped."""
     import plotly.graph_objects as go
 
     found = go.Figure()
     found.update_layout(
         template="none",
-        title={"text": wrapped(title), "x": 0.01, "xanchor": "left", "font": {"size": 14}},
-        margin={"l": 55, "r": 15, "t": 60, "b": 50},
+        meta=title,
+        margin={"l": 55, "r": 15, "t": 30, "b": 50},
         xaxis={"title": {"text": x}},
         yaxis={"title": {"text": y}},
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
@@ -46,7 +46,7 @@ def wrapped(text: str, width: int = 46) -> str:
 def spectrum(values: Mapping[str, Sequence[float]]) -> Any:
     """Singular values by name, relative to the largest, on a logarithmic scale."""
     found = figure("Singular values: a cliff means that few dimensions are used", "index", "relative to the largest")
-    found.update_yaxes(type="log", exponentformat="power", dtick=1)
+    found.update_yaxes(type="log", exponentformat="power", dtick=1, range=[-5, 0.1])
     for (name, line), colour in zip(values.items(), COLOURS * 9, strict=False):
         top = max(line) or 1.0
         shown = [max(value / top, 1e-8) for value in line]
@@ -101,7 +101,7 @@ def layer_curves(layers: Mapping[str, Sequence[SiteStatistics]]) -> list[Any]:
     found = []
     for key, title, axis, scale in measures:
         curve = figure(title, "norm, in the order of calls", axis)
-        curve.update_yaxes(type=scale, exponentformat="power")
+        curve.update_yaxes(type=scale, tickformat="~g", nticks=6)
         for number, (name, sites) in enumerate(layers.items()):
             paths = [f"{i}: {site.path}" + (" (degenerate)" if site.degenerate else "") for i, site in enumerate(sites)]
             for part, dash in (("cls", "solid"), ("tokens", "dot")):

@@ -24,7 +24,7 @@ function themed(layout) {
 
 function draw() {
   figures.forEach((figure, i) => {
-    Plotly.react(`figure-${i}`, figure.data, themed(figure.layout), { responsive: true, displaylogo: false });
+    Plotly.react(`figure-${i}`, figure.data, themed(figure.layout), { responsive: true, displayModeBar: false });
   });
 }
 

@@ -16,7 +16,7 @@ from sepnorm.files import write_whole
 
 @dataclass(eq=False)
 class Section:
-    """A part of a page: ``body`` is HTML, ``figures`` are those of plotly, side by side where there is room."""
+    """A part of a page: ``body`` is HTML, ``figures`` are those of ``figures.py``, side by side where there is room."""
 
     title: str
     body: str = ""
@@ -32,7 +32,10 @@ def write_page(path: str | Path, title: str, lead: str, sections: Sequence[Secti
     for section in sections:
         boxes = ""
         for figure in section.figures:
-            boxes += f'<div class="figure" id="figure-{len(drawn)}"></div>'
+            title = html.escape(str(figure.layout.meta or ""))
+            boxes += (
+                f'<figure><figcaption>{title}</figcaption><div class="plot" id="figure-{len(drawn)}"></div></figure>'
+            )
             drawn.append(figure.to_json())
         figures = f'<div class="figures">{boxes}</div>' if boxes else ""
         parts.append(f"<section><h2>{html.escape(section.title)}</h2>{section.body}{figures}</section>")

@@ -311,6 +311,22 @@ def test_standard_errors_are_as_large_as_the_spread_of_repetitions(measure, shif
     assert 0.6 < stated / spread < 1.6
 
 
+def test_standard_errors_equal_the_formula_of_hoeffding():
+    n = 30
+    x = torch.randn(n, 4, dtype=torch.float64) + 0.5
+    unit = F.normalize(x)
+    apart = ~torch.eye(n, dtype=torch.bool)
+    for kernel, found, scale in (
+        (unit @ unit.T, anisotropy(x), 1.0),
+        ((-2 * torch.cdist(unit, unit).square()).exp(), uniformity(x), math.exp(uniformity(x))),
+    ):
+        values = kernel[apart].view(n, n - 1)
+        one = values.mean(1).var() - values.var(correction=0) / (n - 1)
+        both = values.var(correction=0)
+        expected = ((4 * (n - 2) * one + 2 * both) / (n * (n - 1))).sqrt().item() / scale
+        assert found.stderr == pytest.approx(expected, rel=1e-9)
+
+
 def test_a_sample_is_near_the_whole_and_says_what_it_is():
     x = torch.randn(6000, 12) + 0.5
     whole, some, other = uniformity(x), uniformity(x, max_samples=800, seed=3), uniformity(x, max_samples=800, seed=4)
