@@ -145,8 +145,8 @@ def _is_file(target: str) -> bool:
 
 @contextmanager
 def _progress(name: str, quiet: bool) -> Iterator[Any]:
-    """A bar on the terminal's error channel, or nothing."""
-    if quiet:
+    """A bar on the error channel, where that is a terminal."""
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

@@ -10,6 +10,7 @@ import bz2
 import gzip
 import io
 import lzma
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -21,6 +22,8 @@ TEXT = (".txt", ".text")
 TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+# without a batch size datasets reads a whole row group of parquet at once, and fails where it has no rows
+_OPTIONS: dict[str, dict[str, Any]] = {".tsv": {"sep": "\t", "quoting": 3}, ".parquet": {"batch_size": 256}}
 _TEXT_NAMES = ("text", "sentence", "sentence1", "content", "smiles")
 _IMAGE_NAMES = ("image", "img", "images", "picture")
 _LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
@@ -54,7 +57,7 @@ def read_texts(source: str, column: str | None = None, split: str = "train") -> 
             label = _label_of(row, chosen)
         text = row.get(chosen)
         if isinstance(text, str) and text.strip():
-            yield Record(text.strip(), None if label is None else str(row[label]), f"row {number}")
+            yield Record(text.strip(), None if label is None else str(row.get(label)), f"row {number}")
 
 
 def read_images(source: str, column: str | None = None, split: str = "train", seed: int = 0) -> Iterator[Record]:
@@ -105,7 +108,8 @@ def choose_column(
                 f"{source} has no column {column!r}: it has {', '.join(map(str, row))}.{nearest(column, map(str, row))}"
             )
         return column
-    fitting = [name for name, value in row.items() if fits(value)]
+    # the first row may lack a value, and a label is no text
+    fitting = [name for name, value in row.items() if name not in _LABEL_NAMES and (value is None or fits(value))]
     usual = [name for name in names if name in fitting]
     if usual or len(fitting) == 1:
         return (usual or fitting)[0]
@@ -123,12 +127,14 @@ def _encoded_images(source: str, column: str | None, split: str, seed: int) -> I
             label = file.parent.name if file.parent != path else None
             yield file, label, str(file.relative_to(path))
         return
+    if path.is_file() and _suffix(path) not in TABLES:
+        raise SepNormError(f"{source} is no table of images: give a folder of images, or one of {', '.join(TABLES)}.")
     chosen = label = None
     for number, row in enumerate(_rows(source, split), 1):
         if chosen is None:
             chosen = choose_column(row, column, _IMAGE_NAMES, _looks_like_image, "images", source)
             label = _label_of(row, chosen)
-        yield row.get(chosen), None if label is None else str(row[label]), f"row {number}"
+        yield row.get(chosen), None if label is None else str(row.get(label)), f"row {number}"
 
 
 def _looks_like_image(value: Any) -> bool:
@@ -149,9 +155,9 @@ def _lines(path: Path) -> Iterator[str]:
         raise SepNormError(f"there is no file {path}.")
     opener = _OPENERS.get(path.suffix.lower(), open)
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
+        with opener(path, "rt", encoding="utf-8-sig") as file:
             yield from file
-    except (UnicodeDecodeError, EOFError, lzma.LZMAError, OSError) as error:
+    except (UnicodeDecodeError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         raise SepNormError(f"{path} cannot be read as text in UTF-8: {error}.") from error
 
 
@@ -164,7 +170,9 @@ def _rows(source: str, split: str) -> Iterator[dict[str, Any]]:
     datasets.disable_progress_bars()
     try:
         if kind in TABLES and path.is_file():
-            options = {"sep": "\t", "quoting": 3} if kind == ".tsv" else {}
+            if path.stat().st_size == 0:
+                raise SepNormError(f"{source} is empty.")
+            options = _OPTIONS.get(kind, {})
             rows = datasets.load_dataset(TABLES[kind], data_files=str(path), split="train", streaming=True, **options)
         elif kind in TABLES:
             raise SepNormError(f"there is no file {source}.")
@@ -179,7 +187,7 @@ def _rows(source: str, split: str) -> Iterator[dict[str, Any]]:
         raise
     except Exception as error:  # a damaged table, a name that cannot be reached: each kind has errors of its own
         where = "" if path.exists() else " It is no file or folder here, so it was taken for a name of datasets."
-        reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise SepNormError(f"{source} cannot be read: {type(error).__name__}: {reason}.{where}") from error
+        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        raise SepNormError(f"{source} cannot be read: {reason}.{where}") from error
     if not count:
         raise SepNormError(f"{source} holds no rows.")

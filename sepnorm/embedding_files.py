@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +17,9 @@ from sepnorm.geometry.cloud import chunks
 SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
 _NAMES = ("embedding", "embeddings", "vector", "vectors", "features", "emb", "cls")
 _LABELS = ("label", "labels", "class", "target", "y")
-_NUMBERING = ("", "id", "index", "unnamed: 0")  # columns of numbers that are no dimensions
+_NUMBERING = ("", "id", "index", "unnamed: 0", "__index_level_0__")  # columns of numbers that are no dimensions
 _ROWS = 16_384
+_DAMAGE = (ValueError, EOFError, OSError, KeyError)
 
 
 class Part(NamedTuple):
@@ -45,7 +48,7 @@ class EmbeddingFile:
         except SepNormError as error:
             message = str(error)
             raise SepNormError(message if str(self.path) in message else f"{self.path}: {message}") from error
-        except (pyarrow.ArrowException, ValueError, EOFError, OSError, KeyError) as error:
+        except (pyarrow.ArrowException, zipfile.BadZipFile, zlib.error, RuntimeError, *_DAMAGE) as error:
             reason = str(error).strip().split("\n")[0].rstrip(".")
             raise SepNormError(
                 f"{self.path} is no whole {self.path.suffix} file of embeddings: {reason}. Write it again."
@@ -56,14 +59,20 @@ class EmbeddingFile:
 
         if self.column is not None:
             raise SepNormError(f"{self.path} holds one array: leave out --column.")
-        yield from self._array(numpy.load(self.path, mmap_mode="r", allow_pickle=False))
+        array = numpy.load(self.path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, numpy.ndarray):
+            raise SepNormError(f"{self.path} is an archive of arrays: name it .npz.")
+        yield from self._array(array)
 
     def _open_npz(self) -> Iterator[Part]:
         import numpy
 
-        with numpy.load(self.path, allow_pickle=False) as arrays:
+        loaded = numpy.load(self.path, allow_pickle=False)
+        if isinstance(loaded, numpy.ndarray):
+            raise SepNormError(f"{self.path} is a single array: name it .npy.")
+        with loaded as arrays:
             names = list(arrays.files)
-            chosen = self.column or self._only([name for name in names if arrays[name].ndim == 2], names, "array")
+            chosen = self.column or self._only(_matrices(arrays), names, "array")
             array = self._get(arrays, chosen, names, "array")
             label = self.label or next((name for name in _LABELS if name in names and name != chosen), None)
             labels = None if label is None else self._get(arrays, label, names, "array")

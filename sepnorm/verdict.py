@@ -15,8 +15,9 @@ LEVELS = ("healthy", "partly collapsed", "collapsed")
 
 #: Mean cosine of two embeddings from which on they are partly collapsed, and collapsed.
 COSINE = (0.5, 0.9)
-#: The same for uniformity: -4 (1 - cosine), which is what pairs all at that cosine give.
-UNIFORMITY = (-2.0, -0.4)
+#: The same for uniformity, as shares of what an even spread has. Pairs that are all at a cosine c have -4 (1 - c), so in many
+#: dimensions, where -4 is even, these are the same limits.
+UNIFORMITY = (0.5, 0.1)
 #: Effective rank below this share of the dimensions is a partial collapse, and below this number of dimensions a collapse.
 RANK_SHARE, RANK_LEAST = 0.25, 2.0
 #: Running statistics further than this from those of the data (in standard deviations) are worth estimating anew.
@@ -61,10 +62,11 @@ def _cosine(s: Summary) -> Sign:
 
 
 def _uniformity(s: Summary) -> Sign:
-    level = LEVELS[sum(s.uniformity >= limit for limit in UNIFORMITY)]
+    limits = [share * s.uniformity_ideal for share in UNIFORMITY]
+    level = LEVELS[sum(s.uniformity >= limit for limit in limits)]
     threshold = (
-        f"healthy below {UNIFORMITY[0]:g}, collapsed from {UNIFORMITY[1]:g}, as pairs at cosine {COSINE[0]} and {COSINE[1]} "
-        f"give; {s.uniformity_ideal:.2f} is even on the sphere"
+        f"healthy below {limits[0]:.2f}, collapsed from {limits[1]:.2f}: a half and a tenth of {s.uniformity_ideal:.2f}, which is "
+        "even on the sphere"
     )
     return Sign("uniformity", s.uniformity, level, threshold)
 

@@ -42,3 +42,19 @@ def embeddings(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor
     """[CLS] vectors (batch, channels) of a model in evaluation mode."""
     with torch.no_grad():
         return model.eval()(**batch).last_hidden_state[:, 0]
+
+
+def text_model(folder) -> None:
+    """A small BERT with a tokeniser of words, saved as transformers does."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat on mat and number a b c d e".split() + list("0123456789")
+    vocab = {word: i for i, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    special = dict(unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]")
+    T.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    bert().save_pretrained(folder)

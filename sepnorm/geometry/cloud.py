@@ -162,7 +162,8 @@ class Cloud:
         self.triangle = Triangle()
         self.directions = Directions(0)
         self.sample = Sample(sample, seed)
-        self._hashes: list[Tensor] = []
+        # in one piece: small tensors that stay would keep the allocator from giving back the large ones between them
+        self._hashes = torch.empty(_HASHED, dtype=torch.int64)
 
     def add(self, rows: Tensor) -> None:
         """Takes (count, dim) into account."""
@@ -184,16 +185,14 @@ class Cloud:
             return
         self.triangle.add(rows)
         self.directions.add(rows)
-        if self.count < _HASHED:
-            self._hashes.append(_hashed(rows))
+        if (left := _HASHED - self.count) > 0:
+            self._hashes[self.count : self.count + rows.shape[0]] = _hashed(rows[:left])
         self.count += rows.shape[0]
 
     @property
     def duplicates(self) -> int:
         """How many vectors are equal to an earlier one (among the first four million)."""
-        if not self._hashes:
-            return 0
-        hashes = torch.cat(self._hashes)
+        hashes = self._hashes[: self.count]
         return len(hashes) - len(hashes.unique())
 
     def sampled(self) -> tuple[Tensor, Tensor]:

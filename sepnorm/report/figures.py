@@ -136,7 +136,7 @@ def embedding_map(points: Points, name: str) -> Any:
     for group in [*sorted(common), *([None] if len(set(groups)) > len(common) else [])]:
         chosen = [i for i, g in enumerate(groups) if (g == group if group is not None else g not in common)]
         colour = COLOURS[common.index(group) % len(COLOURS)] if group is not None else "#888888"
-        found.add_scattergl(
+        found.add_scatter(
             x=places[chosen, 0].tolist(),
             y=places[chosen, 1].tolist(),
             text=[wrapped(points.names[i], 60) for i in chosen],

@@ -140,3 +140,13 @@ def test_loading_by_name_alone_never_gives_another_model(seen: Seen, option: str
     """A name does not tell the options a model was built with: it comes back as it was, or not at all."""
     found = of(seen, f"other {option}", "alone")
     assert found["outcome"] in ("equal", "refused")
+
+
+def test_a_folder_as_timm_writes_it_is_diagnosed_on_images(seen):
+    assert of(seen, "hub vit", "diagnosis") == {
+        "count": 12,
+        "dim": 32,
+        "sites": 5,
+        "degenerate": ["blocks.0.norm1"],
+        "labels": ["even", "odd"],
+    }

@@ -188,6 +188,33 @@ def see_alone(build: Build) -> dict[str, Any]:
     }
 
 
+def see_diagnosis(build: Build) -> dict[str, Any]:
+    """A folder as timm writes it for the hub, opened by its name and run on a folder of images."""
+    from pathlib import Path
+
+    from PIL import Image
+    from timm.models import save_for_hf
+
+    from sepnorm.diagnosis import diagnose
+
+    model: Any = seeded(build)
+    with tempfile.TemporaryDirectory() as scratch:
+        save_for_hf(model, f"{scratch}/model", model_args=dict(SMALL, num_classes=5), safe_serialization=True)
+        for i in range(12):
+            folder = Path(scratch) / "images" / ("even" if i % 2 == 0 else "odd")
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.effect_noise((40, 36), 20 + 10 * i).save(folder / f"{i}.png")
+        found = diagnose(f"timm:local-dir:{scratch}/model", f"{scratch}/images")
+    degenerate = [site.path for site in found.layers.sites if site.degenerate] if found.layers else []
+    return {
+        "count": found.embeddings.count,
+        "dim": found.embeddings.dim,
+        "sites": len(found.layers.sites) if found.layers else 0,
+        "degenerate": degenerate,
+        "labels": sorted(set((found.points.labels if found.points else None) or [])),
+    }
+
+
 SEEN: dict[str, Callable[[Build], dict[str, Any]]] = {
     "sites": see_sites,
     "step": see_step,
@@ -196,6 +223,7 @@ SEEN: dict[str, Callable[[Build], dict[str, Any]]] = {
     "revert": see_revert,
     "saved": see_saved,
     "alone": see_alone,
+    "diagnosis": see_diagnosis,
 }
 
 
@@ -218,6 +246,7 @@ def cases(timm: Any) -> Iterator[tuple[str, Build, tuple[str, ...]]]:
     yield "deit class", lambda: VisionTransformerDistilled(**SMALL), most
     yield "eva class", lambda: Eva(global_pool="token", **SMALL), most
     yield "cait class", lambda: Cait(depth_token_only=2, **SMALL), most
+    yield "hub vit", named("vit_tiny_patch16_224", **SMALL), ("diagnosis",)
     # Only architectures of their registered size can be built again from their name.
     yield "whole vit", named("vit_tiny_patch16_224", img_size=32, num_classes=5), ("alone",)
     yield "whole deit", named("deit_tiny_distilled_patch16_224", img_size=32, num_classes=5), ("alone",)
