@@ -181,16 +181,16 @@ def _print_diagnoses(found: list[Diagnosis]) -> None:
         colour = {"healthy": "green", "partly collapsed": "yellow", "collapsed": "red"}[d.verdict.level]
         title = f"\n{name}: {d.verdict.level}" if len(named) > 1 else f"\nVerdict: {d.verdict.level}"
         console.print(Text(title, style=f"bold {colour}"))
-        console.print(Text(d.verdict.reason))
+        console.print(Text(d.verdict.reason), soft_wrap=True)
         signs = Table("sign", "value", "level", "threshold", box=None, header_style="bold")
         for sign in d.verdict.signs:
             signs.add_row(sign.name, f"{sign.value:.3f}", sign.level, sign.threshold)
         console.print(signs)
         for note in d.embeddings.notes:
-            console.print(Text(f"  Note: {note}"))
+            console.print(Text(f"  Note: {note}"), soft_wrap=True)
         console.print(Text("What to try next:"))
         for line in d.verdict.advice:
-            console.print(Text(f"  - {line}"))
+            console.print(Text(f"  - {line}"), soft_wrap=True)
 
 
 def fitted(rows: list[list[str]], width: int) -> list[str]:

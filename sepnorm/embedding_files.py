@@ -19,7 +19,7 @@ _NAMES = ("embedding", "embeddings", "vector", "vectors", "features", "emb", "cl
 _LABELS = ("label", "labels", "class", "target", "y")
 _NUMBERING = ("", "id", "index", "unnamed: 0", "__index_level_0__")  # columns of numbers that are no dimensions
 _ROWS = 16_384
-_DAMAGE = (ValueError, EOFError, OSError, KeyError)
+_DAMAGE = (ValueError, EOFError, OSError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 class Part(NamedTuple):
@@ -48,7 +48,7 @@ class EmbeddingFile:
         except SepNormError as error:
             message = str(error)
             raise SepNormError(message if str(self.path) in message else f"{self.path}: {message}") from error
-        except (pyarrow.ArrowException, zipfile.BadZipFile, zlib.error, RuntimeError, *_DAMAGE) as error:
+        except (pyarrow.ArrowException, *_DAMAGE) as error:
             reason = str(error).strip().split("\n")[0].rstrip(".")
             raise SepNormError(
                 f"{self.path} is no whole {self.path.suffix} file of embeddings: {reason}. Write it again."
@@ -98,9 +98,13 @@ class EmbeddingFile:
     def _open_csv(self) -> Iterator[Part]:
         import pyarrow.csv
 
-        with open(self.path, encoding="utf-8", errors="replace") as file:
+        with open(self.path, encoding="utf-8-sig", errors="replace") as file:
             options = pyarrow.csv.ReadOptions(autogenerate_column_names=_is_data(file.readline()))
-        reader = pyarrow.csv.open_csv(self.path, read_options=options)
+        with pyarrow.csv.open_csv(self.path, read_options=options) as reader:
+            found = [f for f in reader.schema if f.name != self._label(reader.schema.names) and _is_number(f.type)]
+        # types come from the first megabyte: whole numbers there may be followed by others
+        kinds = pyarrow.csv.ConvertOptions(column_types={f.name: pyarrow.float64() for f in found})
+        reader = pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds)
         yield from self._table(reader, reader.schema)
 
     def _table(self, batches: Any, schema: Any) -> Iterator[Part]:
@@ -108,33 +112,38 @@ class EmbeddingFile:
         from pyarrow import types
 
         names = schema.names
-        lists = [f.name for f in schema if types.is_list(f.type) or _is_fixed(f.type) or types.is_large_list(f.type)]
-        label = self.label or next((name for name in names if name.lower() in _LABELS), None)
-        numbers = [f.name for f in schema if types.is_floating(f.type) or types.is_integer(f.type)]
-        numbers = [name for name in numbers if name != label and name.lower() not in _NUMBERING]
+        lists = [f.name for f in schema if _is_list(f.type)]
+        label = self._label(names)
+        wide = [i for i, f in enumerate(schema) if _is_number(f.type) and f.name.lower() not in _NUMBERING]
+        wide = [i for i in wide if names[i] != label]  # by position, since names may occur twice
         texts = [f.name for f in schema if types.is_string(f.type) or types.is_large_string(f.type)]
         texts = [name for name in texts if name != label]
         for wanted in (self.column, label):
             if wanted is not None and wanted not in names:
                 self._get({}, wanted, names, "column")
         if self.column or lists:
-            wide = [self.column or self._only(lists, names, "column of lists")]
-        elif numbers:
-            wide = numbers
-        else:
+            wide = [names.index(self.column or self._only(lists, names, "column of lists"))]
+        elif not wide:
             raise SepNormError(f"it has no columns of numbers, only {', '.join(names)}.")
-        seen = False
+        kind = schema.field(wide[0]).type
+        if not _is_number(kind) and not _is_list(kind):
+            raise SepNormError(f"its column {self.column!r} holds {kind}, not numbers or lists of numbers.")
+        seen, dim = False, None
         for batch in batches:
             if batch.num_rows == 0:
                 continue
             seen = True
-            columns = [batch.column(batch.schema.get_field_index(name)) for name in wide]
-            rows = _from_lists(columns[0]) if len(wide) == 1 and wide[0] not in numbers else _from_columns(columns)
+            columns = [batch.column(i) for i in wide]
+            rows = _from_lists(columns[0], dim) if _is_list(kind) else _from_columns(columns)
+            dim = rows.shape[1]
             part_labels = None if label is None else [str(v) for v in batch.column(label).to_pylist()]
             part_names = [str(v)[:200] for v in batch.column(texts[0]).to_pylist()] if texts else None
             yield Part(rows, part_labels, part_names)
         if not seen:
             raise SepNormError("it holds no rows.")
+
+    def _label(self, names: list[str]) -> str | None:
+        return self.label or next((name for name in names if name.lower() in _LABELS), None)
 
     def _only(self, fitting: list[str], names: list[str], what: str) -> str:
         usual = [name for name in names if name.lower() in _NAMES and name in fitting]
@@ -150,31 +159,68 @@ class EmbeddingFile:
 
 
 def _is_data(line: str) -> bool:
-    """Whether the first line of a table is numbers, not names of columns; whole numbers are names, as pandas writes."""
-    cells = line.strip().split(",")
+    """Whether the first line of a table is numbers, not names of columns; 0,1,2 are names, as pandas writes."""
+    cells = [cell.strip().strip('"') for cell in line.strip().split(",")]
+    whole = [cell for cell in cells if cell.isdecimal()]
+    if len(whole) == len(cells):
+        return len(set(whole)) < len(whole)  # names differ
+    return any(_is_float(cell) for cell in cells if not cell.isdecimal())
+
+
+def _is_float(cell: str) -> bool:
     try:
-        return bool(line.strip()) and not all(float(cell).is_integer() for cell in cells)
+        float(cell)
     except ValueError:
         return False
+    return True
 
 
-def _is_fixed(kind: Any) -> bool:
+def _matrices(arrays: Any) -> list[str]:
+    """The names of arrays with two dimensions; arrays of objects are passed over, since they are not unpickled."""
+    found, refused = [], None
+    for name in arrays.files:
+        try:
+            if getattr(arrays[name], "ndim", None) == 2:
+                found.append(name)
+        except ValueError as error:
+            refused = error
+    if refused is not None and not found:
+        raise refused
+    return found
+
+
+def _is_number(kind: Any) -> bool:
     from pyarrow import types
 
-    return bool(types.is_fixed_size_list(kind))
+    return bool(types.is_floating(kind) or types.is_integer(kind))
 
 
-def _from_lists(column: Any) -> Tensor:
-    """A column of lists of equal length; a missing one is a row of NaN, which is counted as such later."""
+def _is_list(kind: Any) -> bool:
+    """Whether it is a list of numbers."""
+    from pyarrow import types
+
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(is_one(kind) for is_one in lists) and _is_number(kind.value_type)
+
+
+def _from_lists(column: Any, dim: int | None) -> Tensor:
+    """A column of lists of equal length; a missing one is a row of NaN, which is counted as such later.
+
+    ``dim``: the length that earlier lists had, if there were some.
+    """
     import pyarrow.compute
 
-    lengths = pyarrow.compute.list_value_length(column).drop_null().unique().to_pylist()
-    if len(lengths) != 1:
+    lengths = set(pyarrow.compute.list_value_length(column.drop_null()).unique().to_pylist())
+    lengths |= set() if dim is None else {dim}
+    if len(lengths) > 1:
         raise SepNormError(f"its embeddings have different lengths ({', '.join(map(str, sorted(lengths)[:5]))}).")
-    dim = lengths[0]
+    if not any(lengths):
+        raise SepNormError(f"its first {len(column)} embeddings are missing or empty.")
+    dim = lengths.pop()
     flat = pyarrow.compute.list_flatten(column).to_numpy(zero_copy_only=False)
     values = torch.tensor(flat)
-    rows = torch.full((len(column), dim), float("nan"), dtype=torch.promote_types(values.dtype, torch.float16))
+    kind = values.dtype if values.is_floating_point() else torch.float64
+    rows = torch.full((len(column), dim), float("nan"), dtype=kind)
     present = torch.from_numpy(column.is_valid().to_numpy(zero_copy_only=False).copy())
     rows[present] = values.reshape(-1, dim).to(rows.dtype)
     return rows

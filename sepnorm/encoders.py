@@ -97,16 +97,14 @@ def open_encoder(target: str) -> Encoder:
         (folder / name).is_file() for name in ("config.json", "modules.json", "sepnorm.json")
     ):
         raise SepNormError(f"{target} holds no model: it has neither config.json nor modules.json nor sepnorm.json.")
-    if (folder / "sepnorm.json").is_file():
-        return _wrap(target, load(folder))
     try:
-        return _from_hub(target)
+        return _wrap(target, load(folder)) if (folder / "sepnorm.json").is_file() else _from_hub(target)
     except SepNormError:
         raise
     except Exception as error:  # whatever a damaged folder or a name that cannot be reached makes the libraries raise
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
         where = "" if folder.is_dir() else " It is no folder here, so it was taken for a name of the hub."
-        raise SepNormError(f"{target} cannot be opened as a model: {type(error).__name__}: {reason}.{where}") from error
+        raise SepNormError(f"{target} cannot be opened as a model: {reason}.{where}") from error
 
 
 def _from_hub(target: str) -> Encoder:
@@ -173,12 +171,14 @@ def _wrap(target: str, model: Any) -> Encoder:
 def _tokeniser(target: str, model: Any) -> Tokenised:
     from transformers import AutoTokenizer
 
+    missing = f"{target} has no tokeniser: put one beside the model, by tokenizer.save_pretrained({target!r})."
     try:
         tokenizer = AutoTokenizer.from_pretrained(target, trust_remote_code=False)
     except Exception as error:
-        raise SepNormError(
-            f"{target} has no tokeniser: put one beside the model, by tokenizer.save_pretrained({target!r})."
-        ) from error
+        raise SepNormError(missing) from error
+    # where there are no files, transformers makes up a tokeniser to which every word is unknown
+    if len(tokenizer) < len(tokenizer.all_special_tokens) + 3:
+        raise SepNormError(missing)
     longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _LONGEST), _LONGEST)
     return Tokenised(tokenizer, longest)
 

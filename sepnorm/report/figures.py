@@ -73,7 +73,11 @@ def histogram(title: str, x: str, values: Mapping[str, Tensor], limits: tuple[fl
 def features(values: Mapping[str, Tensor]) -> Any:
     """All components of [CLS] vectors against those of token vectors, as in Figure 2 of the paper."""
     few = {name: _some(rows.flatten(), 200_000) for name, rows in values.items()}
-    return histogram("Features: a [CLS] narrower than the tokens is squeezed by the shared norm", "value", few)
+    with_tokens = any("tokens" in name for name in values)
+    title = (
+        "a [CLS] narrower than the tokens is squeezed by the shared norm" if with_tokens else "all components together"
+    )
+    return histogram(f"Features: {title}", "value", few)
 
 
 def cosines(values: Mapping[str, Tensor]) -> Any:

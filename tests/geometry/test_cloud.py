@@ -153,6 +153,14 @@ def test_rows_that_differ_in_high_bits_alone_are_not_duplicates(rows, kind):
     assert fed(Cloud(), rows.to(kind), 5000).duplicates == 0
 
 
+@pytest.mark.parametrize("size", [1, 50, 100, 300])
+def test_duplicates_are_looked_for_among_the_first_alone(size, monkeypatch):
+    monkeypatch.setattr("sepnorm.geometry.cloud._HASHED", 250)
+    x = torch.randn(300, 4)
+    x[200:240], x[260:] = x[:40], x[:40]
+    assert fed(Cloud(), x, size).duplicates == 40
+
+
 def test_rows_in_another_order_are_not_duplicates():
     cloud = Cloud()
     cloud.add(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 3.0, 2.0]]))
