@@ -137,6 +137,13 @@ def test_help_answers_without_torch():
     assert "diagnose" in found.stdout and found.stdout.strip().endswith("False False")
 
 
+def test_without_its_extra_the_command_says_what_to_install():
+    code = "import sys; sys.modules['typer'] = None\nfrom sepnorm.__main__ import main\nmain()"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 1
+    assert found.stderr == "Error: the sepnorm command needs typer: pip install 'sepnorm[report]'.\n"
+
+
 def test_a_table_of_sites_fits_the_terminal():
     header = "site,norm,|cls|,|tok|,var cls,var tok,cos cls,cos tok,cls~tok,rank cls,rank tok,train/eval,".split(",")
     row = ["0.model.encoder.layer.0.attention.output.LayerNorm", "ln", *["0.0926"] * 9, "", ""]
