@@ -7,7 +7,7 @@ from sepnorm._version import __version__
 from sepnorm.errors import SepNormError, SepNormWarning
 
 if TYPE_CHECKING:
-    from sepnorm import geometry
+    from sepnorm import geometry, losses
     from sepnorm.calibration import calibrate, freeze
     from sepnorm.inspection import Inspection, inspect
     from sepnorm.layer import SepNorm, SharedNorm
@@ -28,6 +28,7 @@ __all__ = [
     "geometry",
     "inspect",
     "load",
+    "losses",
     "revert",
     "save",
 ]
@@ -44,8 +45,8 @@ _HOME = {name: module for module, names in _LATER.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "geometry":
-        return import_module("sepnorm.geometry")
+    if name in ("geometry", "losses"):
+        return import_module(f"sepnorm.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'sepnorm' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"sepnorm.{_HOME[name]}"), name)

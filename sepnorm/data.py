@@ -22,7 +22,7 @@ TEXT = (".txt", ".text")
 TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-# without a batch size datasets reads a whole row group of parquet at once, and fails where it has no rows
+# without a batch size datasets takes the rows of the first row group for one, and fails where there are none
 _OPTIONS: dict[str, dict[str, Any]] = {".tsv": {"sep": "\t", "quoting": 3}, ".parquet": {"batch_size": 256}}
 _TEXT_NAMES = ("text", "sentence", "sentence1", "content", "smiles")
 _IMAGE_NAMES = ("image", "img", "images", "picture")
@@ -57,7 +57,7 @@ def read_texts(source: str, column: str | None = None, split: str = "train") -> 
             label = _label_of(row, chosen)
         text = row.get(chosen)
         if isinstance(text, str) and text.strip():
-            yield Record(text.strip(), None if label is None else str(row.get(label)), f"row {number}")
+            yield Record(text.strip(), None if label is None else str(row[label]), f"row {number}")
 
 
 def read_images(source: str, column: str | None = None, split: str = "train", seed: int = 0) -> Iterator[Record]:
@@ -134,7 +134,7 @@ def _encoded_images(source: str, column: str | None, split: str, seed: int) -> I
         if chosen is None:
             chosen = choose_column(row, column, _IMAGE_NAMES, _looks_like_image, "images", source)
             label = _label_of(row, chosen)
-        yield row.get(chosen), None if label is None else str(row.get(label)), f"row {number}"
+        yield row.get(chosen), None if label is None else str(row[label]), f"row {number}"
 
 
 def _looks_like_image(value: Any) -> bool:

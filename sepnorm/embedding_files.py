@@ -100,10 +100,12 @@ class EmbeddingFile:
 
         with open(self.path, encoding="utf-8-sig", errors="replace") as file:
             options = pyarrow.csv.ReadOptions(autogenerate_column_names=_is_data(file.readline()))
-        with pyarrow.csv.open_csv(self.path, read_options=options) as reader:
+        kinds = pyarrow.csv.ConvertOptions()
+        kinds.null_values = [v for v in kinds.null_values if v.lower().lstrip("-") != "nan"]  # that is a number
+        with pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds) as reader:
             found = [f for f in reader.schema if f.name != self._label(reader.schema.names) and _is_number(f.type)]
         # types come from the first megabyte: whole numbers there may be followed by others
-        kinds = pyarrow.csv.ConvertOptions(column_types={f.name: pyarrow.float64() for f in found})
+        kinds.column_types = {f.name: pyarrow.float64() for f in found}
         reader = pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds)
         yield from self._table(reader, reader.schema)
 

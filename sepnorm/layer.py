@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepnorm import kernels, statistics
 from sepnorm.errors import SepNormError, SepNormWarning
+from sepnorm.processes import AllReduce
 from sepnorm.spec import Kind, NormSpec, build_norm
 
 if TYPE_CHECKING:
@@ -307,21 +308,6 @@ class SharedNorm(TokenNorm):
         self.norm = build_norm(kind, dim, eps=eps, momentum=momentum, affine=affine, device=device, dtype=dtype)
 
 
-class _AllReduce(torch.autograd.Function):
-    """Sum over all processes; the gradient of a sum over all is again a sum over all."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        x = x.clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        out: Tensor = _AllReduce.apply(grads[0])
-        return out
-
-
 def _differentiable_statistics(
     bn: Any, rows: Tensor, padding: Tensor | None, track: bool, sync: bool
 ) -> statistics.Statistics:
@@ -329,10 +315,10 @@ def _differentiable_statistics(
     keep = rows.new_ones(rows.shape[0], 1) if padding is None else (~padding).to(rows.dtype)
     count = keep.sum()
     packed = torch.cat([count.view(1), (rows * keep).sum(0)])
-    packed = _AllReduce.apply(packed) if sync else packed
+    packed = AllReduce.apply(packed) if sync else packed
     total, mean = packed[0], packed[1:] / packed[0].clamp(min=1)
     squares = ((rows - mean).square() * keep).sum(0)
-    var = (_AllReduce.apply(squares) if sync else squares) / total.clamp(min=1)
+    var = (AllReduce.apply(squares) if sync else squares) / total.clamp(min=1)
     enough = total > 1
     if bn.running_mean is not None:
         mean = torch.where(enough, mean, bn.running_mean.to(mean.dtype))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -73,13 +72,10 @@ def jobs() -> list:
 
 
 @pytest.mark.filterwarnings("ignore:a training batch with a single sample")
-def test_two_processes_equal_one(tmp_path):
+def test_two_processes_equal_one(tmp_path, free_port):
     torch.manual_seed(0)
     todo = jobs()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(worker, args=(port, todo, str(tmp_path)), nprocs=2)
+    mp.spawn(worker, args=(free_port, todo, str(tmp_path)), nprocs=2)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     for number, (layer, sizes, x, mask, grad, plain) in enumerate(todo):
         whole = run(layer, x, mask, grad)

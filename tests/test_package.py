@@ -35,7 +35,7 @@ def test_names_are_there_and_others_are_not():
 
 
 def test_every_public_name_is_documented():
-    for module in (sepnorm, sepnorm.geometry):
+    for module in (sepnorm, sepnorm.geometry, sepnorm.losses):
         for name in module.__all__:
             if name != "__version__":
                 assert getattr(module, name).__doc__, name
