@@ -118,7 +118,16 @@ def _from_hub(target: str) -> Encoder:
 
         options = {"use_safetensors": True}
         return _wrap(target, SentenceTransformer(target, device="cpu", trust_remote_code=False, model_kwargs=options))
-    model = transformers.AutoModel.from_pretrained(target, trust_remote_code=False, use_safetensors=True)
+    options = dict(trust_remote_code=False, use_safetensors=True, output_loading_info=True)
+    model, info = transformers.AutoModel.from_pretrained(target, **options)
+    missing = sorted(
+        key for key in info["missing_keys"] if not key.startswith("pooler.")
+    )  # many encoders have no pooler
+    if missing:
+        raise SepNormError(
+            f"the weights of {target} do not fit its config: {len(missing)} tensors are missing, such as {missing[0]}, and would "
+            "be random. Take the weights and the config from one place."
+        )
     return _wrap(target, model)
 
 

@@ -147,10 +147,13 @@ def test_npz_with_several_arrays_takes_the_named_or_the_usual_one(npz):
     with pytest.raises(SepNormError, match=r"no array 'bb', only a, b. Did you mean 'b'"):
         whole(path, "bb")
     np.testing.assert_array_equal(whole(npz(other=ROWS + 1, Embeddings=ROWS)).rows, ROWS)
+    with pytest.raises(SepNormError, match=r"not clear \(it has a, b\)"):
+        whole(npz(a=ROWS, b=ROWS, cls=ROWS[0]))
 
 
 def test_npz_with_labels(npz):
     assert whole(npz(x=ROWS, label=np.array(list("abca")))).labels == ["a", "b", "c", "a"]
+    assert whole(npz(x=ROWS, y=ROWS), "y").labels is None
     path = npz(x=ROWS, kind=np.arange(4), short=np.arange(3))
     assert whole(path).labels is None
     assert whole(path, label="kind").labels == ["0", "1", "2", "3"]
@@ -229,6 +232,8 @@ def test_parquet_with_a_column_of_lists_of_each_form(parquet, form, kind):
     found = whole(path)
     np.testing.assert_array_equal(found.rows.numpy(), rows)
     assert found.rows.numpy().dtype == rows.dtype
+    file = EmbeddingFile(path)
+    assert len(next(file.parts()).rows) == file.count == 4
     assert found.labels == ["a", "b", "c", "a"]
 
 
@@ -265,6 +270,7 @@ def test_parquet_with_columns_of_numbers(parquet):
     assert found.labels == ["x", "y"]
     assert found.names == ["one", "two"]
     assert whole(parquet(table), "b").rows.tolist() == [[2.0], [3.0]]
+    assert whole(parquet({"a": [1.5], "text": ["long " * 100]})).names == ["long " * 40]
 
 
 def test_the_index_of_pandas_is_no_dimension(tmp_path):

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as T
-from models import BERT, bert
+from models import BERT, bert, text_model
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 import sepnorm
 from sepnorm import SepNorm, SepNormError
@@ -389,6 +390,18 @@ def test_a_converted_copy_of_an_image_encoder(folders, tmp_path, name):
     assert torch.cosine_similarity(new, old).mean() > 0.9
 
 
+def test_a_masked_autoencoder_is_calibrated_without_a_mask(folders, tmp_path):
+    (tmp_path / "images").mkdir()
+    for i, image in enumerate(noise(40)):
+        image.save(tmp_path / "images" / f"{i}.png")
+    convert_copy(str(folders / "mae"), str(tmp_path / "images"), tmp_path / "out", "bn+ln", "final")
+    before, after = open_encoder(str(folders / "mae")), open_encoder(str(tmp_path / "out"))
+    with before.evaluating(), after.evaluating():
+        old, new = (encoder.encode(encoder.prepare(noise(40))).cls for encoder in (before, after))
+    torch.testing.assert_close(new.mean(0), old.mean(0), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(new.std(0), old.std(0), atol=1e-4, rtol=1e-3)
+
+
 def test_no_more_samples_are_read_than_asked_for(folders, tmp_path):
     few = tmp_path / "few.txt"
     few.write_text("\n".join(map(sentence, range(40))))
@@ -430,3 +443,14 @@ def test_nothing_is_left_behind_where_the_data_cannot_be_read(folders, tmp_path)
         with pytest.raises(SepNormError, match=message):
             convert_copy(str(folders / "bert"), str(tmp_path / data), tmp_path / "out", "bn+ln", "all")
         assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_lack_tensors_are_refused(tmp_path):
+    text_model(tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    weights = {key: value for key, value in weights.items() if "layer.1.output" not in key}
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        SepNormError, match=r"do not fit its config: \d+ tensors are missing, such as encoder\.layer\.1\.output"
+    ):
+        open_encoder(str(tmp_path / "model"))

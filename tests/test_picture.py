@@ -46,6 +46,12 @@ def test_the_shorter_side_is_resized_first():
     np.testing.assert_allclose(found.numpy() * 255, resized[:, 3:9].transpose(2, 0, 1), atol=1e-4)
 
 
+def test_rounding_leaves_no_black_border():
+    for height in range(40, 60):
+        white = Image.new("RGB", (90, height), "white")  # 47 * (6 / 47) is less than 6
+        assert Picture((6, 10), [0, 0, 0], [1, 1, 1])([white]).eq(1).all()
+
+
 def test_one_channel_takes_greyscale_and_colour():
     grey, colour = noise(5, 5, channels=1), noise(5, 5)
     found = Picture((5, 5), [0.5], [0.25])([Image.fromarray(grey), Image.fromarray(colour)])
