@@ -119,42 +119,42 @@ def _refuse_missing(target: str) -> None:
 
 def _of_file(file: EmbeddingFile, max_samples: int | None, progress: Progress) -> Diagnosis:
     cloud = Cloud(SAMPLE)
-    labels: list[str] = []
-    names: list[str] = []
+    known: dict[int, tuple[str | None, str]] = {}
     for part in file.parts():
-        room = len(part.rows) if max_samples is None else max_samples - cloud.sample.seen
-        cloud.add(part.rows[:room])
-        labels += (part.labels or [])[:room]
-        names += (part.names or [])[:room]
+        start = cloud.sample.seen
+        room = len(part.rows) if max_samples is None else max_samples - start
+        for number in cloud.add(part.rows[:room]).tolist():
+            label = part.labels[number - start] if part.labels else None
+            known[number] = label, part.names[number - start] if part.names else f"row {number + 1}"
         progress(cloud.sample.seen, file.count if max_samples is None else max_samples)
         if max_samples is not None and cloud.sample.seen >= max_samples:
             break
     found = summarise(cloud)
     verdict = judge(found, target=str(file.path))
-    return Diagnosis(str(file.path), None, verdict, found, points=_points(cloud, labels, names))
+    return Diagnosis(str(file.path), None, verdict, found, points=_points(cloud, known))
 
 
 def _of_model(
     encoder: Encoder, data: str, column: str | None, split: str, max_samples: int, progress: Progress
 ) -> Diagnosis:
     cls, pooled, tokens = Cloud(SAMPLE), Cloud(SAMPLE), Sample(_TOKENS)
-    labels: list[str] = []
-    names: list[str] = []
+    known: dict[int, tuple[str | None, str]] = {}
     records = _counted(encoder.read(data, column, split), max_samples, data)
     with watch(encoder.model) as watchers, encoder.evaluating():
         for part, batch in encoder.batches(records):
             encoded = encoder.encode(batch)
             keep = encoded.keep.to(encoded.tokens.device)
-            cls.add(encoded.cls)
+            start = cls.sample.seen
+            for number in cls.add(encoded.cls).tolist():
+                record = part[number - start]
+                known[number] = record.label, str(record.content)[:200] if encoder.kind == "text" else record.name
             pooled.add((encoded.tokens * keep[..., None]).sum(1) / keep.sum(1, keepdim=True).clamp(min=1))
             tokens.add(encoded.tokens[keep].cpu())
-            labels += [record.label for record in part if record.label is not None]
-            names += [str(record.content)[:200] if encoder.kind == "text" else record.name for record in part]
             progress(cls.sample.seen, max_samples)
     layers = conclude(encoder.model, watchers)
     found = summarise(cls)
     verdict = judge(found, target=encoder.name, data=data, layers=layers)
-    points = _points(cls, labels, names)
+    points = _points(cls, known)
     return Diagnosis(encoder.name, data, verdict, found, summarise(pooled), layers, points, tokens.rows)
 
 
@@ -167,12 +167,13 @@ def _counted(records: Iterator[Any], most: int, data: str) -> Iterator[Any]:
         raise SepNormError(f"{data} gave {count} samples, and at least two are needed: pairs of them are compared.")
 
 
-def _points(cloud: Cloud, labels: list[str], names: list[str]) -> Points:
+def _points(cloud: Cloud, known: dict[int, tuple[str | None, str]]) -> Points:
+    """Some of the sample, with the labels and names that were kept of it."""
     rows, numbers = cloud.sampled()
     every = torch.linspace(0, len(rows) - 1, min(len(rows), _SHOWN)).long()  # the sample is in the order of arrival
-    rows, chosen = rows[every], numbers[every].tolist()
-    shown = [names[i] for i in chosen] if names else [f"row {i + 1}" for i in chosen]
-    return Points(rows.float(), [labels[i] for i in chosen] if len(labels) == cloud.sample.seen else None, shown)
+    shown = [known[number] for number in numbers[every].tolist()]
+    labels = [label for label, _ in shown if label is not None]
+    return Points(rows[every].float(), labels if len(labels) == len(shown) else None, [name for _, name in shown])
 
 
 def finite(value: Any) -> Any:

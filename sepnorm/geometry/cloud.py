@@ -121,7 +121,8 @@ class Sample:
         self._numbers: list[Tensor] = []
         self._limit = torch.iinfo(torch.int64).max
 
-    def add(self, rows: Tensor) -> None:
+    def add(self, rows: Tensor) -> Tensor:
+        """Takes (count, dim) into account; returns the numbers of those that are in the sample for now."""
         numbers = torch.arange(self.seen, self.seen + rows.shape[0])
         self.seen += rows.shape[0]
         keys = _mixed(numbers, self.seed)
@@ -132,6 +133,7 @@ class Sample:
             self._numbers.append(numbers[keep])
         if sum(map(len, self._keys)) > 2 * self.size:
             self._cut()
+        return numbers[keep]
 
     def _cut(self) -> None:
         keys, numbers, rows = torch.cat(self._keys), torch.cat(self._numbers), torch.cat(self._rows)
@@ -165,8 +167,8 @@ class Cloud:
         # in one piece: small tensors that stay would keep the allocator from giving back the large ones between them
         self._hashes = torch.empty(_HASHED, dtype=torch.int64)
 
-    def add(self, rows: Tensor) -> None:
-        """Takes (count, dim) into account."""
+    def add(self, rows: Tensor) -> Tensor:
+        """Takes (count, dim) into account; returns the numbers of those that are in the sample for now."""
         if self.dim == 0:
             self.dim = rows.shape[1]
             self.directions = Directions(self.dim)
@@ -179,15 +181,16 @@ class Cloud:
         if not finite.all():
             self.nonfinite += int((~finite).sum())
         # the sample counts every row, so that its numbers are row numbers; what is not finite is taken out at the end
-        self.sample.add(rows)
+        kept = self.sample.add(rows)
         rows = rows[finite]
         if rows.shape[0] == 0:
-            return
+            return kept
         self.triangle.add(rows)
         self.directions.add(rows)
         if (left := _HASHED - self.count) > 0:
             self._hashes[self.count : self.count + rows.shape[0]] = _hashed(rows[:left])
         self.count += rows.shape[0]
+        return kept
 
     @property
     def duplicates(self) -> int:
