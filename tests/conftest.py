@@ -10,7 +10,7 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # two workers share the cores
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # two workers share the cores
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
