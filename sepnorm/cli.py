@@ -32,6 +32,7 @@ Data = Annotated[
 ]
 Column = Annotated[str | None, typer.Option(help="The column or array to read, where it is not clear.")]
 Split = Annotated[str, typer.Option(help="The split of a datasets name.")]
+DEFAULT_ARMS = "ln,bn@final,bn+bn@final"
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table.")]
 
 
@@ -112,6 +113,42 @@ def convert(
     print(f"Saved: {out}")
 
 
+@app.command()
+def compare(
+    domain: Annotated[str, typer.Argument(help="images")],
+    norms: Annotated[
+        str, typer.Option(help="Arms, the baseline first: NORM or NORM@SITES, with commas between.")
+    ] = DEFAULT_ARMS,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1)] = 3,
+    preset: Annotated[str, typer.Option(help="demo, small or paper.")] = "demo",
+    data: Annotated[
+        str | None, typer.Option(help="Images: digits, a folder, a table, IDX files or a name of datasets.")
+    ] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Stop each run after so many steps.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, as width=64; repeat for more.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs, results.json and report.html.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Shared against separate norms: arms with the same seeds, and one page that shows what they differ in."""
+    from sepnorm.comparing import compare_images
+
+    if domain != "images":
+        from sepnorm.errors import nearest
+
+        _fail(f"there is no domain {domain!r}: there is images.{nearest(domain, ['images'])}")
+    folder = out or Path("runs") / f"compare-{domain}-{preset}"
+    with _training_progress(quiet or as_json) as progress:
+        found = compare_images(norms, range(seeds), preset, data, max_steps, changes or [], folder, progress)
+    if as_json:
+        print((folder / "results.json").read_text(encoding="utf-8"))
+    elif not quiet:
+        print((folder / "results.md").read_text(encoding="utf-8"))
+    print(f"Report: {found}", file=sys.stderr if as_json else sys.stdout)
+
+
 def main() -> None:
     """Runs the command; an error of ours is one sentence, not a traceback."""
     from sepnorm.errors import SepNormError, SepNormWarning
@@ -158,6 +195,36 @@ def _progress(name: str, quiet: bool) -> Iterator[Any]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(Path(name).name or name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def _training_progress(quiet: bool) -> Iterator[Any]:
+    """A bar for each run on the error channel, where that is a terminal; else a line for each run."""
+    if quiet:
+        yield None
+        return
+    if not sys.stderr.isatty():
+
+        def announce(arm: str, seed: int) -> None:
+            print(f"{arm}, seed {seed}", file=sys.stderr, flush=True)
+
+        yield announce
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
+
+        def start(arm: str, seed: int) -> Any:
+            task = bar.add_task(f"{arm}, seed {seed}", total=None, note="")
+
+            def report(step: int, steps: int, loss: float, rate: float) -> None:
+                bar.update(task, completed=step, total=steps, note=f"loss {loss:.3f}, {rate:.0f}/s")
+
+            return report
+
+        yield start
 
 
 def _print_diagnoses(found: list[Diagnosis]) -> None:

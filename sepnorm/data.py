@@ -31,11 +31,12 @@ _MOST_CORRUPT = 0.1  # share of images that may be unreadable
 
 
 class Record(NamedTuple):
-    """One sample: a text, or an image of Pillow, with its label and a name to show."""
+    """One sample: a text, or an image of Pillow, with its label, a name to show, and the split that its table names."""
 
     content: Any
     label: str | None
     name: str
+    split: str | None = None
 
 
 def read_texts(source: str, column: str | None = None, split: str = "train") -> Iterator[Record]:
@@ -60,19 +61,21 @@ def read_texts(source: str, column: str | None = None, split: str = "train") -> 
             yield Record(text.strip(), None if label is None else str(row[label]), f"row {number}")
 
 
-def read_images(source: str, column: str | None = None, split: str = "train", seed: int = 0) -> Iterator[Record]:
+def read_images(
+    source: str, column: str | None = None, split: str = "train", label: str | None = None, seed: int = 0
+) -> Iterator[Record]:
     """The images of a folder (shuffled by the seed; the folder is the label), a table or a ``datasets`` name.
 
     Images that cannot be read are left out, as long as they are few.
     """
     read = corrupt = 0
     named: list[str] = []
-    for content, label, name in _encoded_images(source, column, split, seed):
+    for record in _encoded_images(source, column, split, label, seed):
         try:
-            image = to_image(content)
+            image = to_image(record.content)
         except Exception as error:  # whatever damage makes Pillow raise
             corrupt += 1
-            named.append(f"{name} ({error})")
+            named.append(f"{record.name} ({error})")
             if corrupt > 10 and corrupt > _MOST_CORRUPT * (read + corrupt):
                 raise SepNormError(
                     f"{corrupt} of the first {read + corrupt} images of {source} cannot be read, such as {named[0]}: "
@@ -80,7 +83,7 @@ def read_images(source: str, column: str | None = None, split: str = "train", se
                 ) from error
             continue
         read += 1
-        yield Record(image, label, name)
+        yield record._replace(content=image)
     if not read:
         found = f", but {corrupt} that cannot be read, such as {named[0]}" if corrupt else ""
         raise SepNormError(f"{source} holds no image{found}: give a folder with {', '.join(IMAGES)} files.")
@@ -118,14 +121,14 @@ def choose_column(
     )
 
 
-def _encoded_images(source: str, column: str | None, split: str, seed: int) -> Iterator[tuple[Any, str | None, str]]:
+def _encoded_images(source: str, column: str | None, split: str, wanted: str | None, seed: int) -> Iterator[Record]:
     path = Path(source)
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGES)
         Random(seed).shuffle(files)
         for file in files:
             label = file.parent.name if file.parent != path else None
-            yield file, label, str(file.relative_to(path))
+            yield Record(file, label, str(file.relative_to(path)))
         return
     if path.is_file() and _suffix(path) not in TABLES:
         raise SepNormError(f"{source} is no table of images: give a folder of images, or one of {', '.join(TABLES)}.")
@@ -133,16 +136,21 @@ def _encoded_images(source: str, column: str | None, split: str, seed: int) -> I
     for number, row in enumerate(_rows(source, split), 1):
         if chosen is None:
             chosen = choose_column(row, column, _IMAGE_NAMES, _looks_like_image, "images", source)
-            label = _label_of(row, chosen)
-        yield row.get(chosen), None if label is None else str(row[label]), f"row {number}"
+            label = _label_of(row, chosen, wanted, source)
+        named = None if label is None else str(row[label])
+        yield Record(row.get(chosen), named, f"row {number}", str(row["split"]) if "split" in row else None)
 
 
 def _looks_like_image(value: Any) -> bool:
     return isinstance(value, bytes) or (isinstance(value, dict) and "bytes" in value) or hasattr(value, "convert")
 
 
-def _label_of(row: dict[str, Any], chosen: str) -> str | None:
-    return next((name for name in _LABEL_NAMES if name in row and name != chosen), None)
+def _label_of(row: dict[str, Any], chosen: str, wanted: str | None = None, source: str = "") -> str | None:
+    if wanted is not None and wanted not in row:
+        raise SepNormError(
+            f"{source} has no column {wanted!r} for labels: it has {', '.join(map(str, row))}.{nearest(wanted, map(str, row))}"
+        )
+    return wanted or next((name for name in _LABEL_NAMES if name in row and name != chosen), None)
 
 
 def _suffix(path: Path) -> str:

@@ -63,6 +63,8 @@ class Encoder:
             hidden = model.forward_features(batch.to(next(model.parameters()).device))
             prefix = int(getattr(model, "num_prefix_tokens", 1))
             return Encoded(hidden[:, 0], hidden[:, prefix:], torch.ones(hidden[:, prefix:].shape[:2], dtype=torch.bool))
+        if getattr(getattr(model, "config", None), "mask_ratio", None) == 0 and "noise" not in batch:
+            batch = batch | {"noise": in_order(model.base_model, len(batch["pixel_values"]))}
         output = feed.run(model.base_model if is_transformers(model) else model, batch)
         hidden = output["token_embeddings"] if "token_embeddings" in output else output["last_hidden_state"]
         mask = batch.get("attention_mask")
@@ -82,6 +84,11 @@ class Encoder:
         finally:
             if ratio is not None:
                 config.mask_ratio = ratio
+
+
+def in_order(encoder: Any, count: int) -> Tensor:
+    """Noise (count, patches) by which a masked autoencoder's encoder leaves its tokens in their order."""
+    return torch.arange(encoder.embeddings.patch_embeddings.num_patches).float().expand(count, -1)
 
 
 def open_encoder(target: str) -> Encoder:

@@ -1,0 +1,1 @@
+"""Images: masked autoencoders with separate norms."""

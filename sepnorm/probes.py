@@ -1,0 +1,100 @@
+"""What frozen features are worth: linear probes with and without a BatchNorm before the head, and weighted nearest neighbours.
+
+Hyper-parameters are chosen on a part of the training set that is held out, never on the test set.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sepnorm.errors import SepNormError
+
+#: Inverse strengths of the penalty that a linear probe is chosen from.
+STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+_HELD_OUT = 5  # one training sample of a class in so many chooses the penalty
+_NEIGHBOURS, _TEMPERATURE = 20, 0.07
+
+
+@dataclass(eq=False)
+class Split:
+    """Features (count, dim) and labels (count,) for training and test."""
+
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.train_labels.unique()) < 2:
+            raise SepNormError("a probe needs at least two classes, and the training images have one.")
+        for name, rows in (("training", self.train), ("test", self.test)):
+            if not bool(rows.isfinite().all()):
+                raise SepNormError(
+                    f"the {name} features hold NaN or infinity: the encoder is broken, nothing can be probed."
+                )
+
+
+def linear_probe(split: Split, *, standardise: bool) -> dict[str, float]:
+    """Accuracy of logistic regression: ``top1``, and ``top5`` where there are more than five classes.
+
+    ``standardise`` scales each dimension by the training statistics first, as a BatchNorm without affine before the head
+    does. Without it the features are scaled by one number in all, so that the penalty means the same for every encoder.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    train, test = split.train.double(), split.test.double()
+    if standardise:
+        mean, std = train.mean(0), train.std(0).clamp(min=1e-8)
+    else:
+        mean = torch.zeros(train.shape[1], dtype=torch.float64)
+        std = train.square().mean().sqrt().clamp(min=1e-12).expand(train.shape[1])
+    train, test = (train - mean) / std, (test - mean) / std
+    labels = split.train_labels
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():  # of each class alike, and never all of it, whatever the order
+        held_out[(labels == label).nonzero()[1::_HELD_OUT, 0]] = True
+    if not bool(held_out.any()):
+        raise SepNormError("a linear probe needs at least two training samples of some class.")
+
+    def fit(rows: Tensor, targets: Tensor, strength: float) -> LogisticRegression:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a probe that has not converged to the last digit is as good
+            return LogisticRegression(C=strength, max_iter=300).fit(rows.numpy(), targets.numpy())
+
+    scores = {}
+    for c in STRENGTHS:
+        chosen = fit(train[~held_out], labels[~held_out], c)
+        scores[c] = chosen.score(train[held_out].numpy(), labels[held_out].numpy())
+    best = max(STRENGTHS, key=lambda c: (scores[c], -c))
+    head = fit(train, labels, best)
+    guesses = torch.from_numpy(head.decision_function(test.numpy()))
+    if guesses.dim() == 1:
+        guesses = torch.stack([-guesses, guesses], dim=1)
+    classes = torch.from_numpy(head.classes_)
+    found = {"top1": _hits(guesses, classes, split.test_labels, 1)}
+    if len(classes) > 5:
+        found["top5"] = _hits(guesses, classes, split.test_labels, 5)
+    return found | {"penalty": 1 / best}
+
+
+def knn_probe(split: Split, k: int = _NEIGHBOURS) -> float:
+    """Accuracy of the k nearest training samples by cosine, each voting with exp(cosine / 0.07) (Wu et al., CVPR 2018)."""
+    train, test = F.normalize(split.train.float(), dim=1), F.normalize(split.test.float(), dim=1)
+    k = min(k, len(train))
+    classes, numbers = split.train_labels.unique(return_inverse=True)
+    right = 0
+    for rows, labels in zip(test.split(1024), split.test_labels.split(1024), strict=True):
+        cosines, nearest = (rows @ train.T).topk(k, dim=1)
+        votes = torch.zeros(len(rows), len(classes)).scatter_add_(1, numbers[nearest], (cosines / _TEMPERATURE).exp())
+        right += int((classes[votes.argmax(1)] == labels).sum())
+    return right / len(test)
+
+
+def _hits(guesses: Tensor, classes: Tensor, labels: Tensor, k: int) -> float:
+    best = classes[guesses.topk(k, dim=1).indices]
+    return float((best == labels[:, None]).any(1).double().mean())

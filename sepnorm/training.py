@@ -1,0 +1,233 @@
+"""One adapter to transformers' ``Trainer`` for all domains: a run in a folder, that can be interrupted and goes on.
+
+What happens in step k, its samples, their order, crops and masks, is a function of the seed and of k alone. So arms of one
+seed see the same, and a run that is resumed does what the uninterrupted one would have done, to the bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from sepnorm.configs import RunConfig
+from sepnorm.errors import SepNormError
+
+#: Called with the step, the number of steps, the loss and samples per second.
+Report = Callable[[int, int, float, float], None]
+_COMPLETE = "complete"  # a file in a checkpoint that was written to its end
+
+
+class InterruptedRunError(SepNormError):
+    """A run was stopped by the user; it is saved and can go on."""
+
+
+class Steps(Dataset):
+    """The batches of a run, one for each step: ``make(indices, generator)`` makes one of the samples with these indices."""
+
+    def __init__(
+        self, config: RunConfig, samples: int, make: Callable[[Tensor, torch.Generator], dict[str, Any]]
+    ) -> None:
+        if samples < 2:
+            raise SepNormError(f"training needs at least two samples, found {samples}.")
+        self.config, self.samples, self.make = config, samples, make
+        self.batch = min(config.batch_size, samples)
+        self.per_epoch = samples // self.batch  # a short last batch would be normalised by other statistics
+        batches = config.epochs * self.per_epoch
+        self.steps = min(math.ceil(batches / config.accumulation), config.max_steps or batches)
+        self._epoch, self._order = -1, torch.empty(0)
+
+    def __len__(self) -> int:
+        return self.steps * self.config.accumulation
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        epoch, place = divmod(number, self.per_epoch)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(_mixed(self.config.seed, epoch, 1))
+            self._epoch, self._order = epoch, torch.randperm(self.samples, generator=generator)
+        chosen = self._order[place * self.batch : (place + 1) * self.batch]
+        return self.make(chosen, torch.Generator().manual_seed(_mixed(self.config.seed, number, 2)))
+
+
+def _mixed(seed: int, number: int, stream: int) -> int:
+    """A seed for one step or epoch of one stream of random numbers."""
+    return (seed * 1_000_003 + number * 7_919 + stream) % (2**63)
+
+
+@dataclass(eq=False)
+class Trained:
+    """How a run went: the loss by step, seconds, and samples per second."""
+
+    losses: list[tuple[int, float]]
+    seconds: float
+    rate: float
+
+
+def train(model: nn.Module, steps: Steps, folder: Path, report: Report | None = None) -> Trained:
+    """Trains ``model``, whose forward gives ``{"loss": ...}``, from the last whole checkpoint in ``folder`` if there is one."""
+    trainer = _trainer(model, steps, folder, report)
+    last = last_checkpoint(folder)
+    watch: _Watch = trainer.watch
+    if last is not None:
+        watch.take_up(json.loads((last / _COMPLETE).read_text(encoding="utf-8")))
+    with watch.catching():
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    if watch.stopped:
+        raise InterruptedRunError(
+            f"the run was stopped at step {trainer.state.global_step} of {steps.steps} and saved in {folder}: "
+            "the same command goes on from there."
+        )
+    done = steps.steps * steps.batch * steps.config.accumulation
+    return Trained(watch.losses, watch.seconds, done / max(watch.seconds, 1e-9))
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that was written to its end; one cut short is passed over."""
+    found = [path for path in folder.glob("checkpoint-*") if (path / _COMPLETE).is_file()]
+    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def _trainer(model: nn.Module, steps: Steps, folder: Path, report: Report | None) -> Any:
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    config = steps.config
+    every = max(1, steps.steps // (config.checkpoints + 1)) if config.checkpoints else steps.steps + 1
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=1,  # an item is a batch
+        gradient_accumulation_steps=config.accumulation,
+        max_steps=steps.steps,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=int(config.warmup * steps.steps),
+        weight_decay=config.weight_decay,
+        adam_beta1=config.adam_betas[0],
+        adam_beta2=config.adam_betas[1],
+        max_grad_norm=config.clip,
+        optim="adamw_torch_fused",
+        bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+        seed=config.seed,
+        save_strategy="steps",
+        save_steps=every,
+        save_total_limit=2,
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+    )
+
+    class Adapter(transformers.Trainer):
+        """The order of the batches is that of the data set, and what has no decay is told by its shape too."""
+
+        watch: _Watch
+
+        def _get_train_sampler(self, *args: Any) -> Any:
+            return torch.utils.data.SequentialSampler(steps)
+
+        def get_decay_parameter_names(self, model: Any) -> list[str]:
+            exempt = ("cls_token", "mask_token", "position_embeddings", "pos_embed")
+            return [n for n in super().get_decay_parameter_names(model) if not n.endswith(exempt)]
+
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+            loss = model(**inputs)["loss"]
+            self.watch.see(loss.detach())
+            return (loss, {}) if return_outputs else loss
+
+    watch = _Watch(steps, report)
+    trainer = Adapter(
+        model=model,
+        args=arguments,
+        train_dataset=steps,
+        data_collator=lambda items: items[0],
+        callbacks=[watch.callback()],
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.watch = watch
+    return trainer
+
+
+class _Watch:
+    """Keeps losses and time, reports progress, marks whole checkpoints, and turns Ctrl-C into saving and stopping."""
+
+    def __init__(self, steps: Steps, report: Report | None) -> None:
+        self.steps, self.report = steps, report
+        self.losses: list[tuple[int, float]] = []
+        self.seconds = 0.0
+        self.stopped = False
+        self._pending: list[Tensor] = []
+        self._since = time.monotonic()
+        self._every = max(1, steps.steps // 200)
+
+    def take_up(self, kept: dict[str, Any]) -> None:
+        self.losses = [(int(step), float(loss)) for step, loss in kept["losses"]]
+        self.seconds = float(kept["seconds"])
+
+    def see(self, loss: Tensor) -> None:
+        self._pending.append(loss)
+
+    def catching(self) -> Any:
+        from contextlib import contextmanager
+
+        @contextmanager
+        def manager() -> Any:
+            def stop(number: int, frame: Any) -> None:
+                if self.stopped:
+                    raise KeyboardInterrupt
+                self.stopped = True
+
+            self._since = time.monotonic()
+            try:
+                old = signal.signal(signal.SIGINT, stop)
+            except ValueError:  # not in the main thread
+                yield
+                return
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGINT, old)
+
+        return manager()
+
+    def callback(self) -> Any:
+        import transformers
+
+        watch = self
+
+        class Callback(transformers.TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                step = state.global_step
+                if step % watch._every == 0 or step == watch.steps.steps:
+                    watch._log(step)
+                if watch.stopped:
+                    control.should_save = control.should_training_stop = True
+
+            def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                if state.is_world_process_zero:
+                    folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+                    kept = {"losses": watch.losses, "seconds": watch.seconds}
+                    (folder / _COMPLETE).write_text(json.dumps(kept), encoding="utf-8")
+
+        return Callback()
+
+    def _log(self, step: int) -> None:
+        now = time.monotonic()
+        self.seconds += now - self._since
+        self._since = now
+        loss = float(torch.stack(self._pending).mean())
+        self._pending = []
+        self.losses.append((step, loss))
+        if self.report is not None:
+            rate = step * self.steps.batch * self.steps.config.accumulation / max(self.seconds, 1e-9)
+            self.report(step, self.steps.steps, loss, rate)
