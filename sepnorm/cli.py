@@ -55,7 +55,6 @@ def diagnose(
 ) -> None:
     """Has [CLS] collapsed, at which layer, and what to do about it."""
     from sepnorm.diagnosis import diagnose as look
-    from sepnorm.diagnosis import finite
     from sepnorm.files import write_whole
     from sepnorm.report.diagnosis_page import short_names, write_diagnosis
 
@@ -77,7 +76,7 @@ def diagnose(
                 )
             )
     folder = out or Path("sepnorm-diagnosis") / "-".join(name.replace("/", "-") for name in short_names(targets))
-    results = finite([diagnosis.as_dict() for diagnosis in found])
+    results = [diagnosis.as_dict() for diagnosis in found]
     text = json.dumps(results[0] if compare is None else {"targets": results}, indent=1)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "results.json", lambda scratch: Path(scratch).write_text(text, encoding="utf-8"))

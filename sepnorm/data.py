@@ -58,7 +58,7 @@ def read_texts(source: str, column: str | None = None, split: str = "train") -> 
             label = _label_of(row, chosen)
         text = row.get(chosen)
         if isinstance(text, str) and text.strip():
-            yield Record(text.strip(), None if label is None else str(row[label]), f"row {number}")
+            yield Record(text.strip(), _said(row, label), f"row {number}")
 
 
 def read_images(
@@ -137,8 +137,13 @@ def _encoded_images(source: str, column: str | None, split: str, wanted: str | N
         if chosen is None:
             chosen = choose_column(row, column, _IMAGE_NAMES, _looks_like_image, "images", source)
             label = _label_of(row, chosen, wanted, source)
-        named = None if label is None else str(row[label])
-        yield Record(row.get(chosen), named, f"row {number}", str(row["split"]) if "split" in row else None)
+        yield Record(row.get(chosen), _said(row, label), f"row {number}", _said(row, "split"))
+
+
+def _said(row: dict[str, Any], name: str | None) -> str | None:
+    """What a row says in a column; a missing value is None, and not a class of that name."""
+    value = None if name is None else row.get(name)
+    return None if value is None else str(value)
 
 
 def _looks_like_image(value: Any) -> bool:

@@ -157,7 +157,7 @@ def environment() -> dict[str, Any]:
 
 def slug(name: str) -> str:
     """A name that can be a folder's."""
-    return re.sub(r"[^A-Za-z0-9+.@=-]+", "-", name.replace("λ", "lambda")).replace("*", "any")
+    return re.sub(r"[^A-Za-z0-9+.@=-]+", "-", name.replace("λ", "lambda"))
 
 
 def _same_config(config: RunConfig, path: Path) -> None:

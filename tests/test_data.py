@@ -310,3 +310,8 @@ def test_a_folder_without_images_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("no image")
     with pytest.raises(SepNormError, match=r"holds no image: give a folder with .bmp, .gif"):
         list(read_images(str(tmp_path)))
+
+
+def test_a_missing_label_is_none_and_not_a_class_of_that_name(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n')
+    assert [record.label for record in read_texts(str(tmp_path / "x.jsonl"))] == ["x", None]
