@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TIMM := .timm
+LIGHTLY := .lightly
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check bench bench-images clean
 .DEFAULT_GOAL := help
 
 help:  ## show the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## create .venv and install everything into it
 
@@ -24,8 +25,13 @@ $(TIMM): | $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(TIMM) \
 		timm==1.0.30 torchvision==0.28.0 pillow==13.0.0
 
-demo: $(STAMP)  ## convert a pretrained sentence encoder and show that it keeps working
-	$(BIN)/python examples/convert_pretrained.py
+# As with timm: torchvision stays out of .venv. What else lightly imports is installed already.
+$(LIGHTLY): | $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(LIGHTLY) \
+		lightly==1.6.0 timm==1.0.30 torchvision==0.28.0
+
+demo: $(STAMP)  ## compare shared and separate norms on digits, and write a report page
+	$(BIN)/sepnorm compare images
 
 test: $(STAMP) $(TIMM)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -38,5 +44,8 @@ check: $(STAMP)  ## lint, format and types
 bench: $(STAMP)  ## measure the cost of the layer beside LayerNorm
 	$(BIN)/python benchmarks/norm_overhead.py
 
+bench-images: $(STAMP) $(LIGHTLY)  ## measure training of masked autoencoders, beside lightly
+	$(BIN)/python benchmarks/images.py
+
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(TIMM) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(TIMM) $(LIGHTLY) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

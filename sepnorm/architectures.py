@@ -15,13 +15,16 @@ from sepnorm.errors import SepNormError
 from sepnorm.families import is_timm, is_transformers
 from sepnorm.layer import TokenNorm
 
+#: Where this package has models of its own that are built as those of transformers are.
+OWN_MODELS = "sepnorm.molecules.graphormer"
+
 
 def library_of(model: nn.Module) -> str:
     """Which library can build the model by itself; ``torch`` where none can."""
     module = type(model).__module__
     if module.startswith("sentence_transformers."):
         return "sentence-transformers"
-    if is_transformers(model) and module.startswith("transformers."):
+    if is_transformers(model) and module.startswith(("transformers.", OWN_MODELS)):
         return "transformers"
     if is_timm(model) and _timm_architecture(model):
         return "timm"
@@ -96,7 +99,7 @@ def build_architecture(folder: Path, description: dict[str, Any], own_files: tup
 def _build_transformers(folder: Path, name: str, build: dict[str, Any]) -> nn.Module:
     import transformers
 
-    cls = getattr(transformers, str(name), None)
+    cls = getattr(transformers, str(name), None) or getattr(_own_models(), str(name), None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
         raise SepNormError(f"{folder} names the class {name!r}, which this version of transformers does not have.")
     try:
@@ -107,6 +110,13 @@ def _build_transformers(folder: Path, name: str, build: dict[str, Any]) -> nn.Mo
     except Exception as error:  # whatever a damaged config makes transformers raise
         raise SepNormError(f"transformers cannot build a {name} from {folder / 'config.json'}: {error}.") from error
     return model
+
+
+def _own_models() -> Any:
+    """Our models of transformers' kind; importing them makes their configs known to transformers."""
+    import importlib
+
+    return importlib.import_module(OWN_MODELS)
 
 
 def _build_sentence_transformer(folder: Path, own_files: tuple[str, ...]) -> nn.Module:

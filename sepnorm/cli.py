@@ -6,15 +6,11 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from sepnorm.diagnosis import Diagnosis
 
 app = typer.Typer(
     help="Separate normalisation of [CLS] and tokens: is my model's [CLS] collapsed, and what would separate norms do?",
@@ -32,8 +28,14 @@ Data = Annotated[
 ]
 Column = Annotated[str | None, typer.Option(help="The column or array to read, where it is not clear.")]
 Split = Annotated[str, typer.Option(help="The split of a datasets name.")]
-DEFAULT_ARMS = "ln,bn@final,bn+bn@final"
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+Model = Annotated[str, typer.Argument(help="A model's folder or hub name, or timm:NAME.")]
+Preset = Annotated[str, typer.Option(help="demo, small or paper.")]
+TrainingData = Annotated[
+    str | None, typer.Option(help="Images: digits, a folder, a table, IDX files or a name of datasets.")
+]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="Any setting, as width=64; repeat for more.")]
 
 
 @app.command()
@@ -57,13 +59,14 @@ def diagnose(
     from sepnorm.diagnosis import diagnose as look
     from sepnorm.files import write_whole
     from sepnorm.report.diagnosis_page import short_names, write_diagnosis
+    from sepnorm.report.terminal import print_diagnoses, progress_bar
 
     targets = [target] if compare is None else [target, compare]
     if data is not None and all(_is_file(each) for each in targets):
         _fail(f"{target} holds embeddings already: --data is for models, leave it out.")
     found = []
     for each in targets:
-        with _progress(each, quiet or as_json) as progress:
+        with progress_bar(each, quiet or as_json) as progress:
             found.append(
                 look(
                     each,
@@ -84,7 +87,7 @@ def diagnose(
     if as_json:
         print(text)
     elif not quiet:
-        _print_diagnoses(found)
+        print_diagnoses(found)
     print(f"Report: {page}", file=sys.stderr if as_json else sys.stdout)
 
 
@@ -104,8 +107,9 @@ def convert(
 ) -> None:
     """A copy of a pretrained model with separate norms, calibrated so that it goes on working."""
     from sepnorm.encoders import convert_copy
+    from sepnorm.report.terminal import progress_bar
 
-    with _progress(model, quiet) as progress:
+    with progress_bar(model, quiet) as progress:
         report = convert_copy(model, data, out, norm, sites, column, split, max_samples, progress)
     if not quiet:
         print(report)
@@ -115,32 +119,39 @@ def convert(
 @app.command()
 def compare(
     domain: Annotated[str, typer.Argument(help="images")],
-    norms: Annotated[
-        str, typer.Option(help="Arms, the baseline first: NORM or NORM@SITES, with commas between.")
-    ] = DEFAULT_ARMS,
+    norms: Annotated[str, typer.Option(help="Arms, the baseline first: NORM or NORM@SITES, with commas between.")] = "",
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1)] = 3,
-    preset: Annotated[str, typer.Option(help="demo, small or paper.")] = "demo",
-    data: Annotated[
-        str | None, typer.Option(help="Images: digits, a folder, a table, IDX files or a name of datasets.")
-    ] = None,
+    preset: Preset = "demo",
+    data: TrainingData = None,
+    lambdas: Annotated[
+        str, typer.Option(help="Weights of the uniformity term, with commas between; every arm is run with each.")
+    ] = "",
+    targets: Annotated[
+        str, typer.Option(help="What the uniformity term is on, with commas between: cls, tokens, both.")
+    ] = "",
     max_steps: Annotated[int | None, typer.Option(help="Stop each run after so many steps.")] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting, as width=64; repeat for more.")
-    ] = None,
+    changes: Changes = None,
+    launcher: Annotated[
+        str, typer.Option(help="local, or 'submitit KEY=VALUE ...' for SLURM, or 'ray KEY=VALUE ...'.")
+    ] = "local",
     out: Annotated[Path | None, typer.Option(help="Folder for runs, results.json and report.html.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped, as happens anyway.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Shared against separate norms: arms with the same seeds, and one page that shows what they differ in."""
-    from sepnorm.comparing import compare_images
+    from sepnorm.comparing import compare_domain, parse_arms
+    from sepnorm.configs import parse_changes
+    from sepnorm.domains import open_domain
+    from sepnorm.report.terminal import training_progress
 
-    if domain != "images":
-        from sepnorm.errors import nearest
-
-        _fail(f"there is no domain {domain!r}: there is images.{nearest(domain, ['images'])}")
+    known = open_domain(domain)
+    arms = parse_arms(norms or known.arms, lambdas, targets)
+    options = {"data": data, "max_steps": max_steps}
+    given = parse_changes(changes or []) | {key: value for key, value in options.items() if value is not None}
     folder = out or Path("runs") / f"compare-{domain}-{preset}"
-    with _training_progress(quiet or as_json) as progress:
-        found = compare_images(norms, range(seeds), preset, data, max_steps, changes or [], folder, progress)
+    with training_progress(quiet or as_json) as start:
+        found = compare_domain(known, arms, range(seeds), preset, given, folder, launcher, start)
     if as_json:
         print((folder / "results.json").read_text(encoding="utf-8"))
     elif not quiet:
@@ -148,9 +159,131 @@ def compare(
     print(f"Report: {found}", file=sys.stderr if as_json else sys.stdout)
 
 
+@app.command()
+def pretrain(
+    domain: Annotated[str, typer.Argument(help="images")],
+    norm: Annotated[str | None, typer.Option(help="As bn+ln, which is the default: [CLS] first, then tokens.")] = None,
+    sites: Annotated[str | None, typer.Option(help="all, final (the default), or a pattern of paths.")] = None,
+    preset: Preset = "demo",
+    data: TrainingData = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, order, crops and masks: 0 by default.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps.")] = None,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run; its model is in model/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that is not finished.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """One run: pretrain a model without labels, measure it, keep it."""
+    from sepnorm.pretraining import pretrain as train
+    from sepnorm.report.terminal import metric_lines, training_progress
+
+    options = {"norm": norm, "sites": sites, "data": data, "seed": seed, "max_steps": max_steps}
+    given = {key: value for key, value in options.items() if value is not None}
+    with training_progress(quiet or as_json) as start:
+        run = train(domain, preset, given, changes or [], out, resume, start)
+    if as_json:
+        print(json.dumps(run.as_dict(), indent=1))
+    elif not quiet:
+        if run.before:
+            print(f"{run.folder} holds this run already, finished:\n")
+        print("\n".join(metric_lines(run.metrics)))
+        print("\nNext:", *run.next_commands(), sep="\n  ", end="\n\n")
+    print(f"Model: {run.model}", file=sys.stderr if as_json else sys.stdout)
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    data: Annotated[
+        str | None, typer.Option(help="Labelled images, as for pretrain; a file or folder of evaluation sets for text.")
+    ] = None,
+    on: Annotated[
+        str, typer.Option(help="With commas between: linear, knn, finetune; for text sts, transfer or names of sets.")
+    ] = "",
+    pooling: Annotated[str, typer.Option(help="cls, mean (of tokens) or both.")] = "",
+    column: Column = None,
+    label: Annotated[str | None, typer.Option(help="The column of labels, where it is not clear.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for results.json and features.npz.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What a saved model is worth: probes and geometry of images, STS and transfer tasks of text."""
+    from sepnorm.evaluation import evaluate as measure
+    from sepnorm.report.terminal import metric_lines, progress_bar
+
+    with ExitStack() as bars:
+        found, folder = measure(
+            model,
+            data,
+            on=on,
+            pooling=pooling,
+            column=column,
+            label=label,
+            folder=out,
+            progress=lambda what: bars.enter_context(progress_bar(what, quiet or as_json)),
+        )
+    if as_json:
+        print((folder / "results.json").read_text(encoding="utf-8"))
+    elif not quiet:
+        print(f"{found.used}\n")
+        print("\n".join(metric_lines(found.metrics)) + "\n")
+    print(f"Results: {folder / 'results.json'}", file=sys.stderr if as_json else sys.stdout)
+
+
+@app.command()
+def embed(
+    model: Model,
+    data: Annotated[str, typer.Argument(help="A text file, a table, a folder of images, digits, or a datasets name.")],
+    out: Annotated[Path, typer.Option(help="A .parquet or .npy file.")],
+    pooling: Annotated[str, typer.Option(help="cls or mean (of tokens).")] = "cls",
+    column: Column = None,
+    split: Split = "train",
+    batch_size: Annotated[int, typer.Option(help="Inputs at a time.", min=1)] = 32,
+    quiet: Quiet = False,
+) -> None:
+    """A vector for each text or image, in their order, to a file that diagnose reads too."""
+    from sepnorm.embedding import write_embeddings
+    from sepnorm.report.terminal import progress_bar
+
+    with progress_bar(model, quiet) as progress:
+        found = write_embeddings(
+            model,
+            data,
+            out,
+            pooling=pooling,
+            column=column,
+            split=split,
+            batch_size=batch_size,
+            progress=progress,
+        )
+    if not quiet and found.left_out:
+        print(f"Note: left out what is empty or cannot be read, {found.left_out} in all.", file=sys.stderr)
+    print(f"Saved: {out} ({found.count:,} x {found.dim})")
+
+
+@app.command()
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="A .onnx file.")],
+    quiet: Quiet = False,
+) -> None:
+    """A model as ONNX, from its inputs to [CLS] and last hidden states, compared with the original."""
+    from sepnorm.exporting import OUTPUTS, export_onnx
+
+    found = export_onnx(model, out)
+    if not quiet:
+        print(f"Inputs: {', '.join(found.inputs)}. Outputs: {', '.join(OUTPUTS)}.")
+        if found.difference is None:
+            print("Not compared with the original, since onnxruntime is not installed.")
+        else:
+            print(f"Largest difference to the original in ONNX Runtime: {found.difference:.1e}")
+    print(f"Saved: {out}")
+
+
 def main() -> None:
     """Runs the command; an error of ours is one sentence, not a traceback."""
-    from sepnorm.errors import SepNormError, SepNormWarning
+    from sepnorm.errors import InterruptedRunError, SepNormError, SepNormWarning
 
     # Threads that spin for long while they wait make small operations up to a hundred times slower on a machine that others use
     # too; threads that never spin are half as fast on one that is idle. A short spin is good on both.
@@ -159,6 +292,9 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=SepNormWarning)  # said in the output, as notes
     try:
         app()
+    except InterruptedRunError as stop:
+        print(f"Stopped: {stop}", file=sys.stderr)
+        sys.exit(130)
     except SepNormError as error:
         _fail(str(error))
     except KeyboardInterrupt:
@@ -179,115 +315,3 @@ def _is_file(target: str) -> bool:
     from sepnorm.embedding_files import SUFFIXES
 
     return Path(target).suffix.lower() in SUFFIXES
-
-
-@contextmanager
-def _progress(name: str, quiet: bool) -> Iterator[Any]:
-    """A bar on the error channel, where that is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(Path(name).name or name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def _training_progress(quiet: bool) -> Iterator[Any]:
-    """A bar for each run on the error channel, where that is a terminal; else a line for each run."""
-    if quiet:
-        yield None
-        return
-    if not sys.stderr.isatty():
-
-        def announce(arm: str, seed: int) -> None:
-            print(f"{arm}, seed {seed}", file=sys.stderr, flush=True)
-
-        yield announce
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
-
-        def start(arm: str, seed: int) -> Any:
-            task = bar.add_task(f"{arm}, seed {seed}", total=None, note="")
-
-            def report(step: int, steps: int, loss: float, rate: float) -> None:
-                bar.update(task, completed=step, total=steps, note=f"loss {loss:.3f}, {rate:.0f}/s")
-
-            return report
-
-        yield start
-
-
-def _print_diagnoses(found: list[Diagnosis]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from sepnorm.inspection import table as layer_table
-    from sepnorm.report.diagnosis_page import all_summaries, short_names, summary_rows
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    named = dict(zip(short_names([d.target for d in found]), found, strict=True))
-    summaries = all_summaries(named)
-    grid = Table("", *summaries, box=None, header_style="bold")
-    for row in summary_rows(summaries):
-        grid.add_row(*row)
-    console.print(grid)
-    for name, d in named.items():
-        if d.layers is not None:
-            console.print(Text(f"\n{name}: {len(d.layers.sites)} norm sites, what leaves each", style="bold"))
-            for line in fitted(layer_table(d.layers.sites), console.width):
-                console.print(Text(line), soft_wrap=True)
-        colour = {"healthy": "green", "partly collapsed": "yellow", "collapsed": "red"}[d.verdict.level]
-        title = f"\n{name}: {d.verdict.level}" if len(named) > 1 else f"\nVerdict: {d.verdict.level}"
-        console.print(Text(title, style=f"bold {colour}"))
-        console.print(Text(d.verdict.reason), soft_wrap=True)
-        signs = Table("sign", "value", "level", "threshold", box=None, header_style="bold")
-        for sign in d.verdict.signs:
-            signs.add_row(sign.name, f"{sign.value:.3f}", sign.level, sign.threshold)
-        console.print(signs)
-        for note in d.embeddings.notes:
-            console.print(Text(f"  Note: {note}"), soft_wrap=True)
-        console.print(Text("What to try next:"))
-        for line in d.verdict.advice:
-            console.print(Text(f"  - {line}"), soft_wrap=True)
-
-
-def fitted(rows: list[list[str]], width: int) -> list[str]:
-    """The table of sites as lines of ``width``: the least needed columns go first, then the beginnings of paths.
-
-    What all paths begin with is left out, and a star marks degenerate sites.
-    """
-    header, *body = rows
-    parts = [row[0].split(".") for row in body]
-    shared = next((i for i, names in enumerate(zip(*parts, strict=False)) if len(set(names)) > 1), 0)
-    paths = [".".join(names[shared:]) for names in parts]
-    rows = [header, *([("*" if row[-1] else " ") + path, *row[1:]] for path, row in zip(paths, body, strict=True))]
-    gone = {""} | {name for i, name in enumerate(header) if not any(row[i] for row in body)}
-    for name in ("", "cos tok", "var tok", "|tok|", "norm", "rank tok"):
-        gone.add(name)
-        kept = [i for i, title in enumerate(header) if title not in gone]
-        widths = {i: max(len(row[i]) for row in rows) for i in kept}
-        room = width - sum(w + 2 for i, w in widths.items() if i)
-        if room >= min(widths[0], 33):
-            break
-    widths[0] = max(min(widths[0], room), 12)
-    shown = [[_tail(row[0], widths[0]), *row[1:]] for row in rows]
-    lines = ["  ".join(row[i].ljust(widths[i]) for i in kept).rstrip() for row in shown]
-    if any(row[-1] for row in body):
-        lines.append(
-            "* degenerate: [CLS] is the same vector in every sample there, so a batch norm would give a constant"
-        )
-    return lines
-
-
-def _tail(path: str, width: int) -> str:
-    return path if len(path) <= width else f"{path[0]}…{path[2 - width :]}"

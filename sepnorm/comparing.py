@@ -5,54 +5,77 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from sepnorm.configs import parse_changes
 from sepnorm.configs import preset as choose
 from sepnorm.diagnosis import finite
+from sepnorm.domains import Domain
 from sepnorm.errors import SepNormError
 from sepnorm.experiment import Comparison, compare
 from sepnorm.files import write_whole
 from sepnorm.report.comparison_page import comparison_rows, difference_rows, headline, write_comparison
+from sepnorm.report.metrics import references
 from sepnorm.training import Report
 
 
-def compare_images(
-    norms: str,
+def compare_domain(
+    domain: Domain,
+    arms: Sequence[Mapping[str, Any]],
     seeds: Sequence[int],
     preset: str,
-    data: str | None,
-    max_steps: int | None,
-    changes: Sequence[str],
+    given: Mapping[str, Any],
     folder: Path,
-    progress: Callable[[str, int], Report | None] | None = None,
+    launcher: str = "local",
+    start: Callable[[str, int], Report | None] | None = None,
 ) -> Path:
-    """Runs the arms on images and writes results and page to ``folder``; returns the page's path."""
-    from sepnorm.images.config import PRESETS
-    from sepnorm.images.recipe import ImageRecipe
-
-    given = {key: value for key, value in (("data", data), ("max_steps", max_steps)) if value is not None}
-    base = choose(PRESETS, preset).changed(parse_changes(changes) | given)
-    configs = [base.changed(arm) for arm in parse_arms(norms)]
-    comparison = compare(ImageRecipe(base), configs, seeds, folder, progress)
+    """Runs arms, each given by its changes to a preset, and writes results and page to ``folder``; returns the page's path."""
+    base = choose(domain.presets, preset).changed(given)
+    configs = [base.changed(arm) for arm in arms]
+    comparison = compare(domain.recipe, base, configs, seeds, folder, launcher, start)
     write_results(comparison, folder)
-    return write_comparison(folder / "report.html", f"Shared and separate norms on {base.data}", comparison)
+    title = f"Shared and separate norms on {Path(base.data).name}"
+    return write_comparison(folder / "report.html", title, comparison, domain.sections)
 
 
-def parse_arms(text: str) -> list[dict[str, str]]:
-    """``"ln,bn+ln@final"`` as changes to a config.
+def parse_arms(norms: str, lambdas: str = "", targets: str = "") -> list[dict[str, Any]]:
+    """``"ln,bn+ln@final"`` as changes to a config, each with every weight of the uniformity term on every target.
 
     >>> parse_arms("ln,bn+ln@all")
     [{'norm': 'ln'}, {'norm': 'bn+ln', 'sites': 'all'}]
+    >>> parse_arms("ln", "0,0.1", "cls")
+    [{'norm': 'ln'}, {'norm': 'ln', 'uniformity_weight': 0.1, 'uniformity_on': 'cls'}]
     """
-    arms = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    arms: list[dict[str, Any]] = []
+    terms = _terms(_parts(lambdas), _parts(targets))
+    for part in _parts(norms):
         norm, at, sites = part.partition("@")
-        arms.append({"norm": norm, "sites": sites} if at else {"norm": norm})
+        arms += [({"norm": norm, "sites": sites} if at else {"norm": norm}) | term for term in terms]
     if len(arms) < 2:
-        raise SepNormError(f"a comparison has at least two arms, found {text!r}: write them as ln,bn+ln@final.")
+        raise SepNormError(f"a comparison has at least two arms, found {norms!r}: write them as ln,bn+ln@final.")
     return arms
+
+
+def _terms(weights: list[str], targets: list[str]) -> list[dict[str, Any]]:
+    """Changes for each weight and target; a weight of 0 has no target."""
+    if targets and not weights:
+        raise SepNormError("--targets says what --lambdas are on: give both, as --lambdas 0,0.01 --targets cls,tokens.")
+    found: list[dict[str, Any]] = []
+    for text in weights:
+        try:
+            weight = float(text)
+        except ValueError:
+            raise SepNormError(f"--lambdas are numbers with commas between, found {text!r}.") from None
+        if weight == 0:
+            found.append({})
+        else:
+            found += [{"uniformity_weight": weight, "uniformity_on": target} for target in targets or ["cls"]]
+    return found or [{}]
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def write_results(comparison: Comparison, folder: Path) -> None:
@@ -65,7 +88,7 @@ def write_results(comparison: Comparison, folder: Path) -> None:
         for seed, found in arm.metrics.items():
             writer.writerow([arm.name, seed, *(found.get(metric, "") for metric in comparison.metrics)])
     _write(folder / "results.csv", rows.getvalue())
-    tables = [comparison_rows(comparison), *(difference_rows(comparison, arm) for arm in comparison.arms[:2])]
+    tables = [comparison_rows(comparison), *(difference_rows(comparison, arm) for arm in references(comparison))]
     _write(folder / "results.md", f"{headline(comparison)}\n\n" + "\n".join(_markdown(*t) for t in tables))
     _write(folder / "results.tex", "\n".join(_latex(*t) for t in tables))
 

@@ -34,6 +34,7 @@ class RunConfig(BaseModel):
     weight_decay: float = Field(0.05, ge=0)
     adam_betas: tuple[float, float] = (0.9, 0.95)
     clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0 for none
+    threads: int = Field(0, ge=0)  # of a run without an accelerator, 0 for all; the last bits of a result depend on it
     checkpoints: int = Field(4, ge=0)  # how often a run is saved on its way
 
     @field_validator("norm")

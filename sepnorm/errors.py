@@ -1,4 +1,4 @@
-"""The one error class of the package, and the nearest match for a misspelt name."""
+"""The errors of the package, and the nearest match for a misspelt name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterable
 
 class SepNormError(ValueError):
     """Every error that sepnorm raises: says what was wrong, what was found and what to do."""
+
+
+class InterruptedRunError(SepNormError):
+    """A run was stopped by the user; it is saved and can go on."""
 
 
 class SepNormWarning(UserWarning):

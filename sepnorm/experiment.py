@@ -1,7 +1,8 @@
 """Arms × seeds: every run in a folder of its own, finished ones not repeated, and the arms compared seed by seed.
 
 A run's folder holds ``config.json``, ``environment.json``, checkpoints while it is under way, and at the end ``losses.json``,
-``embeddings.npz``, the model in ``model/`` and, written last, ``metrics.json``: where that is, the run is finished.
+``embeddings.npz``, ``layers.json`` and other arrays where the recipe gives them, the model in ``model/`` and, written last,
+``metrics.json``: where that is, the run is finished.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,18 +24,26 @@ from sepnorm._version import __version__
 from sepnorm.configs import RunConfig
 from sepnorm.errors import SepNormError
 from sepnorm.files import write_whole
+from sepnorm.inspection import Inspection
 from sepnorm.paired import Difference, Interval, difference, interval
 from sepnorm.training import Report
 
 
 @dataclass(eq=False)
 class Outcome:
-    """What a recipe gives for one run; ``save`` writes the model to a folder."""
+    """What a recipe gives for one run; ``save`` writes the model to a folder.
+
+    ``embeddings`` are of test samples, by name: ``cls`` (samples, dim), and if there are some ``mean`` of tokens alike,
+    ``labels`` (samples), ``tokens`` (some of all samples, dim). ``layers`` is what ``inspect`` found on test samples, and
+    ``arrays`` are more files of a domain for sections of its own, each by its name without ``.npz``.
+    """
 
     metrics: dict[str, float]
     losses: list[tuple[int, float]]
     embeddings: dict[str, Tensor]
     save: Callable[[Path], Any]
+    layers: Inspection | None = None
+    arrays: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
 
 class Recipe(Protocol):
@@ -72,8 +82,10 @@ class Comparison:
         return list(dict.fromkeys(name for arm in self.arms for found in arm.metrics.values() for name in found))
 
     def difference(self, arm: Arm, metric: str, to: Arm | None = None) -> Difference | None:
-        """Paired by seed, to the baseline or to another arm."""
+        """Paired by seed, to the baseline or to another arm; None where that says nothing."""
         baseline = to or self.arms[0]
+        if not comparable(arm, baseline, metric):
+            return None
         return difference(arm.values(metric), baseline.values(metric), higher_is_better(metric))
 
     def as_dict(self) -> dict[str, Any]:
@@ -95,47 +107,76 @@ class Comparison:
         return {"name": arm.name, "config": arm.config.model_dump(), "metrics": summary, "seeds": arm.metrics}
 
 
+def comparable(arm: Arm, other: Arm, metric: str) -> bool:
+    """Whether a metric means the same for both: a loss with another uniformity term in it does not."""
+    terms = [[value for key, value in a.config if key.startswith("uniformity_")] for a in (arm, other)]
+    weights = [a.config.uniformity_weight for a in (arm, other)]
+    return metric != "loss" or terms[0] == terms[1] or not any(weights)
+
+
 def higher_is_better(metric: str) -> bool:
     return not any(word in metric for word in ("uniformity", "mean_cosine", "loss", "mae", "rmse"))
 
 
 def compare(
-    recipe: Recipe,
+    recipe: Callable[[Any], Recipe],
+    base: RunConfig,
     configs: Sequence[RunConfig],
     seeds: Sequence[int],
     folder: Path,
-    report: Callable[[str, int], Report | None] | None = None,
+    launcher: str = "local",
+    start: Callable[[str, int], Report | None] | None = None,
 ) -> Comparison:
-    """Runs every config with every seed, or takes what is finished, one after another; the first config is the baseline.
+    """Runs every config with every seed, or takes what is finished; the first config is the baseline.
 
-    ``report(arm, seed)`` gives what is called while that run trains.
+    ``recipe(base)`` reads the data and runs configs; see ``launchers.run_jobs`` for where and how many at a time.
+    ``start(arm, seed)`` gives what is called while that run trains.
     """
+    from sepnorm.launchers import Job, run_jobs
+
     names = [config.arm for config in configs]
     if len(set(names)) < len(names):
         raise SepNormError(f"arms must differ, found {', '.join(names)}.")
     arms = [Arm(config.arm, config) for config in configs]
+    jobs = []
     for seed in seeds:  # seed by seed, so that an interrupted comparison has whole pairs
         for arm in arms:
-            run = folder / "runs" / f"{slug(arm.name)}-seed{seed}"
-            config = arm.config.changed({"seed": seed})
-            perform(recipe, config, run, report(arm.name, seed) if report is not None else None)
+            arm.folders[seed] = folder / "runs" / f"{slug(arm.name)}-seed{seed}"
+            jobs.append(Job(recipe, base, arm.config.changed({"seed": seed}), arm.folders[seed]))
+    run_jobs(jobs, launcher, start)
+    for arm in arms:
+        for seed, run in arm.folders.items():
             arm.metrics[seed] = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
             arm.losses[seed] = [tuple(pair) for pair in json.loads((run / "losses.json").read_text(encoding="utf-8"))]
-            arm.folders[seed] = run
     return Comparison(arms)
+
+
+def finished(config: RunConfig, folder: Path) -> bool:
+    """Whether a folder holds a finished run of this config; one of another config is refused."""
+    if (folder / "config.json").is_file():
+        _same_config(config, folder / "config.json")
+    return (folder / "metrics.json").is_file()
 
 
 def perform(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None = None) -> None:
     """One run in its folder: nothing if it is finished, from its last checkpoint if it was interrupted."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _same_config(config, folder / "config.json")
-    if (folder / "metrics.json").is_file():
+    if finished(config, folder):
         return
-    _write_json(folder / "environment.json", environment())
-    outcome = recipe.run(config, folder / "checkpoints", report)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / "config.json", config.model_dump())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.threads or threads)
+    try:
+        _write_json(folder / "environment.json", environment())
+        outcome = recipe.run(config, folder / "checkpoints", report)
+    finally:
+        torch.set_num_threads(threads)
     outcome.save(folder / "model")
     _write_json(folder / "losses.json", outcome.losses)
-    write_whole(folder / "embeddings.npz", lambda path: _write_arrays(path, outcome.embeddings))
+    for name, arrays in ({"embeddings": outcome.embeddings} | outcome.arrays).items():
+        write_whole(folder / f"{name}.npz", partial(_write_arrays, arrays=arrays))
+    if outcome.layers is not None:
+        _write_json(folder / "layers.json", asdict(outcome.layers))
     _write_json(folder / "metrics.json", outcome.metrics)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
@@ -161,14 +202,15 @@ def slug(name: str) -> str:
 
 
 def _same_config(config: RunConfig, path: Path) -> None:
-    if not path.is_file():
-        _write_json(path, config.model_dump())
-        return
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise SepNormError(f"{path} is damaged: {error}. Remove the folder {path.parent} to run it again.") from error
     now = json.loads(json.dumps(config.model_dump()))
+    defaults = json.loads(
+        json.dumps({name: each.default for name, each in type(config).model_fields.items()}, default=str)
+    )
+    kept = defaults | kept  # a setting that did not exist when the folder was written
     changed = sorted(key for key in now.keys() | kept.keys() if now.get(key) != kept.get(key))
     if changed:
         raise SepNormError(

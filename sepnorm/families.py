@@ -111,6 +111,8 @@ def _transformers_trial(path: str, module: Any) -> Trial:
         )
     base = getattr(module, "base_model_prefix", "")
     core = base if base and hasattr(module, base) else ""
+    if kind == "sepnorm-graphormer":
+        return Trial(path, module, module.dummy_inputs, token_dim=1, core=core, fallback=[core])
     weight = next(module.parameters())
     if module.main_input_name == "pixel_values":
         size = config.image_size

@@ -6,6 +6,7 @@ Hyper-parameters are chosen on a part of the training set that is held out, neve
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sepnorm.errors import SepNormError
+from sepnorm.geometry import summary
 
 #: Inverse strengths of the penalty that a linear probe is chosen from.
 STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
@@ -39,6 +41,38 @@ class Split:
                 )
 
 
+def choosing(labels: Tensor) -> Tensor:
+    """Which training samples (count,) choose hyper-parameters: one in five of each class, whatever their order."""
+    found = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        found[(labels == label).nonzero()[1::_HELD_OUT, 0]] = True  # never all of a class
+    if not bool(found.any()):
+        raise SepNormError("a probe needs at least two training samples of some class.")
+    return found
+
+
+def probe(split: Split, kinds: Sequence[str] = ("linear", "knn")) -> dict[str, float]:
+    """Both linear probes as ``linear_*`` and ``linear_bn_*``, and ``knn``."""
+    found: dict[str, float] = {}
+    if "linear" in kinds:
+        for name, standardise in (("linear", False), ("linear_bn", True)):
+            scores = linear_probe(split, standardise=standardise)
+            found |= {f"{name}_{key}": value for key, value in scores.items() if key != "penalty"}
+    if "knn" in kinds:
+        found["knn"] = knn_probe(split)
+    return found
+
+
+def shape(rows: Tensor) -> dict[str, float]:
+    """The figures of geometry that go beside a probe, of features (count, dim)."""
+    found = summary(rows)
+    return {
+        "uniformity": found.uniformity,
+        "effective_rank": found.effective_rank,
+        "mean_cosine": found.mean_cosine,
+    }
+
+
 def linear_probe(split: Split, *, standardise: bool) -> dict[str, float]:
     """Accuracy of logistic regression: ``top1``, and ``top5`` where there are more than five classes.
 
@@ -46,6 +80,7 @@ def linear_probe(split: Split, *, standardise: bool) -> dict[str, float]:
     does. Without it the features are scaled by one number in all, so that the penalty means the same for every encoder.
     """
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
     train, test = split.train.double(), split.test.double()
     if standardise:
@@ -55,14 +90,11 @@ def linear_probe(split: Split, *, standardise: bool) -> dict[str, float]:
         std = train.square().mean().sqrt().clamp(min=1e-12).expand(train.shape[1])
     train, test = (train - mean) / std, (test - mean) / std
     labels = split.train_labels
-    held_out = torch.zeros(len(labels), dtype=torch.bool)
-    for label in labels.unique():  # of each class alike, and never all of it, whatever the order
-        held_out[(labels == label).nonzero()[1::_HELD_OUT, 0]] = True
-    if not bool(held_out.any()):
-        raise SepNormError("a linear probe needs at least two training samples of some class.")
+    held_out = choosing(labels)
 
     def fit(rows: Tensor, targets: Tensor, strength: float) -> LogisticRegression:
-        with warnings.catch_warnings():
+        # One thread: on products this small several wait for each other ten times longer than they work.
+        with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore")  # a probe that has not converged to the last digit is as good
             return LogisticRegression(C=strength, max_iter=300).fit(rows.numpy(), targets.numpy())
 

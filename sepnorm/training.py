@@ -7,32 +7,43 @@ seed see the same, and a run that is resumed does what the uninterrupted one wou
 from __future__ import annotations
 
 import json
+import logging
 import math
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from sepnorm.configs import RunConfig
-from sepnorm.errors import SepNormError
+from sepnorm.errors import InterruptedRunError, SepNormError
 
 #: Called with the step, the number of steps, the loss and samples per second.
 Report = Callable[[int, int, float, float], None]
+logger = logging.getLogger("sepnorm")
 _COMPLETE = "complete"  # a file in a checkpoint that was written to its end
 
 
-class InterruptedRunError(SepNormError):
-    """A run was stopped by the user; it is saved and can go on."""
+class Watcher(Protocol):
+    """Looks at a run after every step, and keeps what it finds in the run's checkpoints."""
+
+    def look(self, step: int, steps: int) -> None: ...
+
+    def save(self, checkpoint: Path) -> None: ...
+
+    def take_up(self, checkpoint: Path) -> None: ...
 
 
 class Steps(Dataset):
     """The batches of a run, one for each step: ``make(indices, generator)`` makes one of the samples with these indices."""
+
+    schedule = "cosine"  # of the learning rate, as transformers calls it
 
     def __init__(
         self, config: RunConfig, samples: int, make: Callable[[Tensor, torch.Generator], dict[str, Any]]
@@ -53,9 +64,13 @@ class Steps(Dataset):
         epoch, place = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(_mixed(self.config.seed, epoch, 1))
-            self._epoch, self._order = epoch, torch.randperm(self.samples, generator=generator)
+            self._epoch, self._order = epoch, self.order(generator)
         chosen = self._order[place * self.batch : (place + 1) * self.batch]
         return self.make(chosen, torch.Generator().manual_seed(_mixed(self.config.seed, number, 2)))
+
+    def order(self, generator: torch.Generator) -> Tensor:
+        """The samples in the order of an epoch, by their numbers."""
+        return torch.randperm(self.samples, generator=generator)
 
 
 def _mixed(seed: int, number: int, stream: int) -> int:
@@ -72,13 +87,17 @@ class Trained:
     rate: float
 
 
-def train(model: nn.Module, steps: Steps, folder: Path, report: Report | None = None) -> Trained:
+def train(
+    model: nn.Module, steps: Steps, folder: Path, report: Report | None = None, watcher: Watcher | None = None
+) -> Trained:
     """Trains ``model``, whose forward gives ``{"loss": ...}``, from the last whole checkpoint in ``folder`` if there is one."""
-    trainer = _trainer(model, steps, folder, report)
+    trainer = _trainer(model, steps, folder, report, watcher)
     last = last_checkpoint(folder)
     watch: _Watch = trainer.watch
     if last is not None:
         watch.take_up(json.loads((last / _COMPLETE).read_text(encoding="utf-8")))
+        if watcher is not None:
+            watcher.take_up(last)
     with watch.catching():
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
     if watch.stopped:
@@ -91,12 +110,27 @@ def train(model: nn.Module, steps: Steps, folder: Path, report: Report | None = 
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end; one cut short is passed over."""
-    found = [path for path in folder.glob("checkpoint-*") if (path / _COMPLETE).is_file()]
-    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    """The newest checkpoint that is whole; one that was cut short is passed over, which is said."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    for path in found:
+        if _is_whole(path):
+            return path
+        logger.warning("%s was cut short and is passed over: the run goes on from the one before it.", path)
+    return None
 
 
-def _trainer(model: nn.Module, steps: Steps, folder: Path, report: Report | None) -> Any:
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether every file is there with the size that was noted when the checkpoint was written to its end."""
+    try:
+        sizes = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8"))["sizes"]
+        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _trainer(
+    model: nn.Module, steps: Steps, folder: Path, report: Report | None, watcher: Watcher | None = None
+) -> Any:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -109,7 +143,7 @@ def _trainer(model: nn.Module, steps: Steps, folder: Path, report: Report | None
         gradient_accumulation_steps=config.accumulation,
         max_steps=steps.steps,
         learning_rate=config.learning_rate,
-        lr_scheduler_type="cosine",
+        lr_scheduler_type=steps.schedule,
         warmup_steps=int(config.warmup * steps.steps),
         weight_decay=config.weight_decay,
         adam_beta1=config.adam_betas[0],
@@ -145,7 +179,7 @@ def _trainer(model: nn.Module, steps: Steps, folder: Path, report: Report | None
             self.watch.see(loss.detach())
             return (loss, {}) if return_outputs else loss
 
-    watch = _Watch(steps, report)
+    watch = _Watch(steps, report, folder.parent / "tensorboard", watcher)
     trainer = Adapter(
         model=model,
         args=arguments,
@@ -161,14 +195,15 @@ def _trainer(model: nn.Module, steps: Steps, folder: Path, report: Report | None
 class _Watch:
     """Keeps losses and time, reports progress, marks whole checkpoints, and turns Ctrl-C into saving and stopping."""
 
-    def __init__(self, steps: Steps, report: Report | None) -> None:
-        self.steps, self.report = steps, report
+    def __init__(self, steps: Steps, report: Report | None, logs: Path, watcher: Watcher | None = None) -> None:
+        self.steps, self.report, self._logs, self.watcher = steps, report, logs, watcher
         self.losses: list[tuple[int, float]] = []
         self.seconds = 0.0
         self.stopped = False
         self._pending: list[Tensor] = []
         self._since = time.monotonic()
         self._every = max(1, steps.steps // 200)
+        self._board: Any = None
 
     def take_up(self, kept: dict[str, Any]) -> None:
         self.losses = [(int(step), float(loss)) for step, loss in kept["losses"]]
@@ -209,25 +244,44 @@ class _Watch:
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 step = state.global_step
                 if step % watch._every == 0 or step == watch.steps.steps:
-                    watch._log(step)
+                    watch._log(step, kwargs["lr_scheduler"].get_last_lr()[0])
+                if watch.watcher is not None:
+                    watch.watcher.look(step, watch.steps.steps)
                 if watch.stopped:
                     control.should_save = control.should_training_stop = True
 
             def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 if state.is_world_process_zero:
                     folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-                    kept = {"losses": watch.losses, "seconds": watch.seconds}
+                    if watch.watcher is not None:
+                        watch.watcher.save(folder)
+                    sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+                    kept = {"losses": watch.losses, "seconds": watch.seconds, "sizes": sizes}
                     (folder / _COMPLETE).write_text(json.dumps(kept), encoding="utf-8")
 
         return Callback()
 
-    def _log(self, step: int) -> None:
+    def _log(self, step: int, learning_rate: float) -> None:
         now = time.monotonic()
         self.seconds += now - self._since
         self._since = now
         loss = float(torch.stack(self._pending).mean())
         self._pending = []
         self.losses.append((step, loss))
+        rate = step * self.steps.batch * self.steps.config.accumulation / max(self.seconds, 1e-9)
+        if find_spec("tensorboard") is not None:
+            self._write(step, {"loss": loss, "learning_rate": learning_rate, "samples_per_second": rate})
         if self.report is not None:
-            rate = step * self.steps.batch * self.steps.config.accumulation / max(self.seconds, 1e-9)
             self.report(step, self.steps.steps, loss, rate)
+
+    def _write(self, step: int, values: dict[str, float]) -> None:
+        """To TensorBoard's log; what an interrupted run wrote beyond its last checkpoint is dropped there."""
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(self._logs), purge_step=step)
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
+        if step == self.steps.steps or self.stopped:
+            self._board.close()
+            self._board = None

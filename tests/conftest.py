@@ -13,6 +13,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # two workers share the cores
 sys.path.insert(0, str(Path(__file__).parent))
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -28,3 +30,23 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """The command in an empty folder: words to exit code, output and errors."""
+    from sepnorm import cli
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["sepnorm", *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call

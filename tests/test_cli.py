@@ -11,24 +11,7 @@ import numpy as np
 import pytest
 from models import text_model
 
-from sepnorm import cli
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sepnorm", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+from sepnorm.report.terminal import fitted
 
 
 @pytest.fixture
@@ -149,53 +132,8 @@ def test_a_table_of_sites_fits_the_terminal():
     row = ["0.model.encoder.layer.0.attention.output.LayerNorm", "ln", *["0.0926"] * 9, "", ""]
     first = ["0.model.embeddings.LayerNorm", "ln", *["0.1"] * 9, "", "degenerate"]
     for width in (80, 120, 200):
-        lines = cli.fitted([header, first, row], width)[:-1]
+        lines = fitted([header, first, row], width)[:-1]
         assert max(map(len, lines)) <= width
         assert "cos cls" in lines[0] and "rank cls" in lines[0] and "train/eval" not in lines[0]
         assert lines[1].startswith("*embeddings.LayerNorm")
-    assert "encoder.layer.0.attention.output.LayerNorm" in cli.fitted([header, first, row], 200)[2]
-
-
-TINY = "width=16 depth=2 heads=2 decoder_width=8 decoder_depth=1 decoder_heads=2 batch_size=32".split()
-
-
-def test_compare_runs_arms_and_seeds_and_goes_on_from_what_is_there(run):
-    words = ["compare", "images", "--max-steps", "4", "--seeds", "2", "--norms", "ln,bn+ln@final", "--out", "here"]
-    words += [word for setting in TINY for word in ("--set", setting)]
-    code, out, err = run(*words)
-    assert code == 0, err
-    assert "[CLS] linear against ln: bn+ln@final is " in out and "| minus ln |" in out
-    assert out.strip().endswith("Report: here/report.html")
-    assert err.splitlines() == ["ln, seed 0", "bn+ln@final, seed 0", "ln, seed 1", "bn+ln@final, seed 1"]
-    with open("here/results.json") as file:
-        found = json.load(file)
-    assert [arm["name"] for arm in found["arms"]] == ["ln", "bn+ln@final"] and found["baseline"] == "ln"
-    assert found["arms"][1]["metrics"]["cls_knn"]["difference"]["verdict"] in ("better", "worse", "undecided")
-    with open("here/results.csv") as file:
-        assert len(file.readlines()) == 5
-    with open("here/results.tex") as file:
-        assert file.read().count("tabular") == 6
-    written = os.stat("here/runs/ln-seed0/metrics.json").st_mtime_ns
-    code, out, err = run(*words, "--json")
-    assert code == 0 and json.loads(out)["arms"] == found["arms"]
-    assert os.stat("here/runs/ln-seed0/metrics.json").st_mtime_ns == written
-    code, _, err = run(*words, "--set", "learning_rate=0.5")
-    assert code == 1 and "holds a run of another config (learning_rate was 0.001 and is now 0.5)" in err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["compare", "image"], "there is no domain 'image'"),
-        (["compare", "images", "--norms", "ln"], "at least two arms"),
-        (["compare", "images", "--norms", "ln,bm+ln"], "Did you mean"),
-        (["compare", "images", "--preset", "dmo"], "Did you mean 'demo'"),
-        (["compare", "images", "--set", "widht=3"], "Did you mean 'width'"),
-        (["compare", "images", "--data", "./nowhere"], "nowhere"),
-    ],
-)
-def test_bad_comparisons_are_one_sentence(run, words, said):
-    code, out, err = run(*words)
-    assert code == 1 and out == ""
-    assert said in err and "Traceback" not in err
-    assert err.strip().splitlines()[-1].startswith("Error: ")
+    assert "encoder.layer.0.attention.output.LayerNorm" in fitted([header, first, row], 200)[2]

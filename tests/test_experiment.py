@@ -14,7 +14,17 @@ from sepnorm.images.config import PRESETS
 from sepnorm.images.recipe import ImageRecipe
 
 TINY = PRESETS["demo"].changed(
-    dict(width=16, depth=2, heads=2, decoder_width=8, decoder_depth=1, decoder_heads=2, max_steps=6, batch_size=32)
+    dict(
+        width=16,
+        depth=2,
+        heads=2,
+        decoder_width=8,
+        decoder_depth=1,
+        decoder_heads=2,
+        max_steps=6,
+        batch_size=32,
+        threads=0,
+    )
 )
 
 
@@ -40,7 +50,7 @@ def arms():
 
 
 def test_arms_are_paired_by_seed(tmp_path):
-    found = compare(Counting(), arms(), [0, 1, 2], tmp_path)
+    found = compare(lambda base: Counting(), TINY, arms(), [0, 1, 2], tmp_path)
     assert [arm.name for arm in found.arms] == ["ln", "bn+ln@final"]
     gap = found.difference(found.arms[1], "accuracy")
     assert gap.verdict == "better" and gap.mean == pytest.approx(1.001)
@@ -53,8 +63,8 @@ def test_arms_are_paired_by_seed(tmp_path):
 
 def test_finished_runs_are_not_repeated_and_new_seeds_are_added(tmp_path):
     recipe = Counting()
-    compare(recipe, arms(), [0], tmp_path)
-    compare(recipe, arms(), [0, 1], tmp_path)
+    compare(lambda base: recipe, TINY, arms(), [0], tmp_path)
+    compare(lambda base: recipe, TINY, arms(), [0, 1], tmp_path)
     assert recipe.done == [("ln", 0), ("bn+ln", 0), ("ln", 1), ("bn+ln", 1)]
     run = tmp_path / "runs" / "bn+ln@final-seed1"
     assert sorted(path.name for path in run.iterdir()) == [
@@ -70,7 +80,7 @@ def test_finished_runs_are_not_repeated_and_new_seeds_are_added(tmp_path):
 
 def test_a_folder_of_another_config_is_refused(tmp_path):
     perform(Counting(), TINY, tmp_path)
-    with pytest.raises(SepNormError, match=r"another config \(epochs was 60 and is now 5\)"):
+    with pytest.raises(SepNormError, match=r"another config \(epochs was 40 and is now 5\)"):
         perform(Counting(), TINY.changed({"epochs": 5}), tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(SepNormError, match=r"config\.json is damaged"):
@@ -79,7 +89,7 @@ def test_a_folder_of_another_config_is_refused(tmp_path):
 
 def test_equal_arms_are_refused_and_names_become_folders(tmp_path):
     with pytest.raises(SepNormError, match="arms must differ, found ln, ln"):
-        compare(Counting(), [TINY, TINY], [0], tmp_path)
+        compare(lambda base: Counting(), TINY, [TINY, TINY], [0], tmp_path)
     assert slug("bn@enc*/x λ=0.01 both") == "bn@enc-x-lambda=0.01-both"
 
 
@@ -89,9 +99,10 @@ def test_a_real_run_leaves_a_model_that_opens(tmp_path):
         perform(recipe, TINY.changed({"norm": norm}), tmp_path / norm)
         metrics = json.loads((tmp_path / norm / "metrics.json").read_text())
         assert all(math.isfinite(value) for value in metrics.values())
-        assert ("masked_statistics_cls_knn" in metrics) == (norm == "bn+ln")
+        assert ("recalibration_gain_knn" in metrics) == (norm == "bn+ln")
         encoder = open_encoder(str(tmp_path / norm / "model"))
         assert encoder.kind == "images" and encoder.prepare.size == (8, 8)
+        assert all((tmp_path / norm / name).is_file() for name in ("layers.json", "reconstructions.npz"))
         kept = np.load(tmp_path / norm / "embeddings.npz")["cls"]
         pixels = recipe.pixels(recipe.data.test.images)
         with encoder.evaluating():

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from sepnorm import SepNormError
+from sepnorm.errors import InterruptedRunError
 from sepnorm.images.config import PRESETS
 from sepnorm.images.recipe import ImageRecipe
-from sepnorm.training import InterruptedRunError, Steps, last_checkpoint
+from sepnorm.training import Steps, last_checkpoint
 
 TINY = PRESETS["demo"].changed(
     dict(width=16, depth=2, heads=2, decoder_width=8, decoder_depth=1, decoder_heads=2, max_steps=24, batch_size=32)
@@ -75,14 +76,26 @@ def test_a_run_goes_on_from_its_checkpoint_bit_by_bit(recipe, tmp_path):
     assert again.losses == trained.losses
 
 
-def test_a_checkpoint_cut_short_is_passed_over(recipe, tmp_path):
-    recipe.pretrain(BN, tmp_path / "whole")
+def test_a_checkpoint_cut_short_is_passed_over_and_the_one_before_is_used(recipe, tmp_path, caplog):
+    whole, _ = recipe.pretrain(BN, tmp_path / "whole")
     part = tmp_path / "part"
-    shutil.copytree(tmp_path / "whole" / "checkpoint-18", part / "checkpoint-12")
-    (part / "checkpoint-18").mkdir()
-    (part / "checkpoint-18" / "model.safetensors").write_bytes(b"half")
-    assert last_checkpoint(part) == part / "checkpoint-12"
+    for step in (18, 24):
+        shutil.copytree(tmp_path / "whole" / f"checkpoint-{step}", part / f"checkpoint-{step}")
+    weights_file = part / "checkpoint-24" / "model.safetensors"
+    weights_file.write_bytes(weights_file.read_bytes()[:-100])
+    (part / "checkpoint-30").mkdir()  # killed before it was written
+    assert last_checkpoint(part) == part / "checkpoint-18"
+    assert "checkpoint-24 was cut short" in caplog.text and "checkpoint-30 was cut short" in caplog.text
+    resumed, _ = recipe.pretrain(BN, part)
+    assert same(weights(whole), weights(resumed))
     assert last_checkpoint(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("marker", ["", "{}", "[]", '{"sizes": {"gone": 3}}', '{"sizes": 3}'])
+def test_a_damaged_marker_means_a_damaged_checkpoint(tmp_path, marker):
+    (tmp_path / "checkpoint-3").mkdir()
+    (tmp_path / "checkpoint-3" / "complete").write_text(marker)
+    assert last_checkpoint(tmp_path) is None
 
 
 def test_control_c_saves_and_says_how_to_go_on(recipe, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sepnorm.images.config import ImageConfig
@@ -38,6 +39,7 @@ class MaskedAutoencoder(nn.Module):
                 norm_pix_loss=config.normalised_pixels,
             )
         )
+        _initialise(self.mae)
         side = config.image_size // config.patch_size
         with torch.no_grad():  # transformers 5 leaves both at zero in a model that is not loaded from a checkpoint
             self.mae.vit.embeddings.position_embeddings.copy_(positions(config.width, side))
@@ -46,12 +48,20 @@ class MaskedAutoencoder(nn.Module):
             convert(self.mae.vit, config.norm, sites=config.sites)
 
     def forward(self, pixel_values: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        """``pixel_values`` (images, channels, side, side), ``noise`` (images, patches): the patches of lowest noise are seen."""
-        latent, logits, mask = self.reconstruct(pixel_values, noise)
-        target = self.mae.patchify(pixel_values)
+        """``pixel_values`` (images, channels, side, side), ``noise`` (images, patches): the patches of lowest noise are seen.
+
+        The loss of ``ViTMAEForPreTraining``, by a shorter way: only patches that are seen are embedded, the decoder leaves
+        tokens in the order of the noise, and its last block works on masked ones alone.
+        """
+        patches = self.mae.patchify(pixel_values)
+        order = noise.argsort(dim=1)
+        seen = order[:, : int(patches.shape[1] * (1 - self.settings.mask_ratio))]
+        latent = self._encode(patches, seen)
+        predicted = self._decode(latent, order)
+        target = _chosen(patches, order[:, seen.shape[1] :])
         if self.settings.normalised_pixels:
             target = (target - target.mean(-1, keepdim=True)) / (target.var(-1, keepdim=True) + 1e-6).sqrt()
-        reconstruction = (((logits - target) ** 2).mean(-1) * mask).sum() / mask.sum().clamp(min=1)
+        reconstruction = F.mse_loss(predicted, target)
         if not self.settings.uniformity_weight:
             return {"loss": reconstruction}
         parts = []
@@ -63,11 +73,66 @@ class MaskedAutoencoder(nn.Module):
         term = torch.stack(parts).sum()
         return {"loss": reconstruction + self.settings.uniformity_weight * term}
 
+    def _encode(self, patches: Tensor, seen: Tensor) -> Tensor:
+        """Latent tokens (images, 1 + seen, width), [CLS] first, of the patches whose numbers are ``seen`` (images, seen)."""
+        vit = self.mae.vit
+        embed = vit.embeddings.patch_embeddings.projection
+        weight = embed.weight.permute(0, 2, 3, 1).flatten(1)  # channels last, as in a patch
+        places = vit.embeddings.position_embeddings[0]
+        tokens = F.linear(_chosen(patches, seen), weight, embed.bias) + places[1:][seen]
+        cls = (vit.embeddings.cls_token + places[:1]).expand(len(tokens), -1, -1)
+        hidden = torch.cat([cls, tokens], dim=1)
+        for layer in vit.layers:
+            hidden = layer(hidden)
+        return vit.layernorm(hidden)
+
+    def _decode(self, latent: Tensor, order: Tensor) -> Tensor:
+        """Predicted patches (images, masked, values) in the order of the noise."""
+        decoder: Any = self.mae.decoder
+        places = decoder.decoder_pos_embed[0]
+        count = latent.shape[1]  # [CLS] and what was seen
+        masked = decoder.mask_token + places[1:][order[:, count - 1 :]]
+        start = torch.cat([places[:1].expand(len(order), -1, -1), places[1:][order[:, : count - 1]]], dim=1)
+        hidden = torch.cat([decoder.decoder_embed(latent) + start, masked], dim=1)
+        *layers, last = decoder.decoder_layers
+        for layer in layers:
+            hidden = layer(hidden)
+        return decoder.decoder_pred(decoder.decoder_norm(_end_of_block(last, hidden, count)))
+
     def reconstruct(self, pixel_values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Latent tokens with [CLS] first, predicted patches (images, patches, values), and 1 where a patch was masked."""
         seen: Any = self.mae.vit(pixel_values, noise=noise)
         logits = self.mae.decoder(seen.last_hidden_state, seen.ids_restore).logits
         return seen.last_hidden_state, logits, seen.mask
+
+
+def _chosen(patches: Tensor, numbers: Tensor) -> Tensor:
+    """The patches (images, patches, values) with these numbers (images, chosen)."""
+    return patches.gather(1, numbers[:, :, None].expand(-1, -1, patches.shape[2]))
+
+
+def _end_of_block(layer: Any, hidden: Tensor, start: int) -> Tensor:
+    """What a layer of ViTMAE gives for the tokens from ``start`` on, computed for these alone."""
+    attention = layer.attention
+    x, rest = layer.layernorm_before(hidden), hidden[:, start:]
+
+    def heads(rows: Tensor) -> Tensor:
+        return rows.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+
+    q, k, v = heads(attention.q_proj(x[:, start:])), heads(attention.k_proj(x)), heads(attention.v_proj(x))
+    mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    rest = rest + attention.o_proj(mixed)
+    return rest + layer.mlp(layer.layernorm_after(rest))
+
+
+def _initialise(model: nn.Module) -> None:
+    """Weights as MAE draws them, by fan-in and fan-out: the fixed deviation of transformers suits a width of 768 alone."""
+    nn.init.normal_(model.get_parameter("decoder.mask_token"), std=0.02)
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.xavier_uniform_(module.weight.view(module.weight.shape[0], -1))
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def positions(width: int, side: int) -> Tensor:

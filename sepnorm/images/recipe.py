@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,22 @@ from torch import Tensor
 
 from sepnorm.calibration import calibrate
 from sepnorm.encoders import in_order
+from sepnorm.errors import SepNormError
 from sepnorm.experiment import Outcome
-from sepnorm.geometry import summary
 from sepnorm.images.augmentation import augment
 from sepnorm.images.config import ImageConfig
 from sepnorm.images.data import ImageData, ImageSet, load_images
 from sepnorm.images.model import MaskedAutoencoder
-from sepnorm.probes import Split, knn_probe, linear_probe
+from sepnorm.images.pictures import FILE as RECONSTRUCTIONS
+from sepnorm.images.pictures import reconstruct
+from sepnorm.inspection import Inspection, inspect
+from sepnorm.probes import Split, knn_probe, linear_probe, probe, shape
 from sepnorm.store import save
 from sepnorm.training import Report, Steps, Trained, train
 
 _BATCH = 256  # images encoded at a time
+_DRAWN, _INSPECTED, _TOKENS = 8, 512, 4096  # test images reconstructed, and inspected; token vectors kept of the latter
+_QUICK = 2000  # images for training and for testing that show what re-estimated statistics change
 
 
 class ImageRecipe:
@@ -35,21 +41,31 @@ class ImageRecipe:
             label=config.label,
             most=config.pretrain_images,
         )
+        labels = self.data.train.labels
+        if labels is not None and len(labels.unique()) < 2:
+            raise SepNormError(
+                f"all {len(labels)} training images have one class, {self.data.train.classes[int(labels[0])]!r}, and a probe needs "
+                "two: add another, or leave the labels out to train without a probe."
+            )
         self._mean, self._std = (torch.tensor(v)[:, None, None] for v in (self.data.mean, self.data.std))
 
     def run(self, config: ImageConfig, folder: Path, report: Report | None = None) -> Outcome:
         """Pretrains, re-estimates batch statistics on whole images, and measures, before that and after."""
         model, trained = self.pretrain(config, folder, report)
-        metrics, embeddings = self.measure(model)
+        some = self.data.test.images[evenly(len(self.data.test), _DRAWN)]
+        drawn = reconstruct(model, some, self._mean, self._std)  # while the statistics are those of masked images
+        gains: dict[str, float] = {}
         if "bn" in config.norm:
-            masked = {
-                f"masked_statistics_{key}": metrics[key] for key in ("cls_linear_top1", "cls_knn") if key in metrics
-            }
+            before = self._quick_probes(model)
             self.recalibrate(model)
-            metrics, embeddings = self.measure(model)
-            metrics |= masked
+            after = self._quick_probes(model)
+            gains = {f"recalibration_gain_{key}": after[key] - before[key] for key in before}
+        metrics, embeddings = self.measure(model)
+        metrics |= gains
         metrics |= {"loss": trained.losses[-1][1], "images_per_second": trained.rate}
-        return Outcome(metrics, trained.losses, embeddings, lambda place: self.save(model, place))
+        layers, embeddings["tokens"] = self.look_inside(model)
+        save_to = partial(self.save, model)
+        return Outcome(metrics, trained.losses, embeddings, save_to, layers, {RECONSTRUCTIONS: drawn})
 
     def save(self, model: MaskedAutoencoder, folder: Path) -> None:
         """The encoder alone, as ``ViTMAEModel``, with what its input needs."""
@@ -104,29 +120,57 @@ class ImageRecipe:
         encoder.config.mask_ratio = 0.0
         try:
             images = self.data.train.images
-            count = min(len(images), 8 * _BATCH)
-            some = images[torch.arange(count) * len(images) // count]  # evenly: a table may be sorted by class
+            some = images[evenly(len(images), 8 * _BATCH)]
             calibrate(encoder, [self._whole(model, part) for part in some.split(_BATCH) if len(part) > 1])
         finally:
             encoder.config.mask_ratio = model.settings.mask_ratio
+
+    @torch.no_grad()
+    def look_inside(self, model: MaskedAutoencoder) -> tuple[Inspection, Tensor]:
+        """What goes through the norms for some whole test images, and some token vectors (count, width) that come out."""
+        encoder: Any = model.mae.vit.eval()
+        images = self.data.test.images[evenly(len(self.data.test), _INSPECTED)]
+        batches = [self._whole(model, part) for part in images.split(_BATCH)]
+        encoder.config.mask_ratio = 0.0
+        try:
+            layers = inspect(encoder, batches)
+            tokens = torch.cat([encoder(**batch).last_hidden_state[:, 1:] for batch in batches])
+        finally:
+            encoder.config.mask_ratio = model.settings.mask_ratio
+        return layers, some_tokens(tokens, _TOKENS)
+
+    def _quick_probes(self, model: MaskedAutoencoder) -> dict[str, float]:
+        """Probes of [CLS] on some of the images, for what re-estimated statistics change."""
+        train, test = (images.take(evenly(len(images), _QUICK)) for images in (self.data.train, self.data.test))
+        if train.labels is None or test.labels is None:
+            return {}
+        split = Split(self.encode(model, train)[0], train.labels, self.encode(model, test)[0], test.labels)
+        return {"linear": linear_probe(split, standardise=False)["top1"], "knn": knn_probe(split)}
 
     def measure(self, model: MaskedAutoencoder) -> tuple[dict[str, float], dict[str, Tensor]]:
         """Probes and geometry of [CLS] and of the mean of tokens, and the features themselves."""
         train_cls, train_mean = self.encode(model, self.data.train)
         test_cls, test_mean = self.encode(model, self.data.test)
         metrics: dict[str, float] = {}
-        for name, rows in (("cls", test_cls), ("mean", test_mean)):
-            found = summary(rows)
-            metrics |= {f"{name}_uniformity": found.uniformity, f"{name}_effective_rank": found.effective_rank}
-            metrics |= {f"{name}_mean_cosine": found.mean_cosine}
-        if self.data.train.labels is not None and self.data.test.labels is not None:
-            for name, train_rows, test_rows in (("cls", train_cls, test_cls), ("mean", train_mean, test_mean)):
-                split = Split(train_rows, self.data.train.labels, test_rows, self.data.test.labels)
-                plain, scaled = linear_probe(split, standardise=False), linear_probe(split, standardise=True)
-                metrics |= {f"{name}_linear_{key}": value for key, value in plain.items() if key != "penalty"}
-                metrics |= {f"{name}_linear_bn_{key}": value for key, value in scaled.items() if key != "penalty"}
-                metrics[f"{name}_knn"] = knn_probe(split)
+        for name, rows, test_rows in (("cls", train_cls, test_cls), ("mean", train_mean, test_mean)):
+            found: dict[str, float] = {}
+            if self.data.train.labels is not None and self.data.test.labels is not None:
+                found = probe(Split(rows, self.data.train.labels, test_rows, self.data.test.labels))
+            metrics |= {f"{name}_{key}": value for key, value in (found | shape(test_rows)).items()}
         embeddings = {"cls": test_cls, "mean": test_mean}
         if self.data.test.labels is not None:
             embeddings["labels"] = self.data.test.labels
         return metrics, embeddings
+
+
+def evenly(count: int, most: int) -> Tensor:
+    """At most ``most`` of the numbers below ``count``, in equal steps: data may be sorted by class."""
+    most = min(count, most)
+    return torch.arange(most) * count // most
+
+
+def some_tokens(tokens: Tensor, most: int) -> Tensor:
+    """At most ``most`` different vectors of (images, places, width), as many of each image and of each place as can be."""
+    images, places, _ = tokens.shape
+    number = torch.arange(min(most, images * places))
+    return tokens[number * images // len(number), number % places]

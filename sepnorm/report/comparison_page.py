@@ -1,41 +1,63 @@
-"""The page of a comparison: the table with paired differences first, then what explains it."""
+"""The page of a comparison: the tables with paired differences first, then what explains them."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from sepnorm.diagnosis import Points
-from sepnorm.experiment import Arm, Comparison
-from sepnorm.geometry import singular_values
+from sepnorm.diagnosis import Diagnosis
+from sepnorm.experiment import Arm, Comparison, comparable
+from sepnorm.geometry import Summary, singular_values
 from sepnorm.report import figures
+from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
+from sepnorm.report.diagnosis_page import definitions, layer_sections, site_table, summary_rows
+from sepnorm.report.metrics import (
+    MOST_ARMS,
+    leading_metrics,
+    name_of,
+    probes,
+    ranked,
+    references,
+    shown_arms,
+    shown_metrics,
+)
 from sepnorm.report.page import Section, table, write_page
+from sepnorm.report.runs import diagnosis_of
+from sepnorm.verdict import LEVELS
 
-#: How metrics are called in tables, in the order of the columns; others are in results.json.
-NAMES = {
-    "cls_linear_top1": "[CLS] linear",
-    "cls_linear_bn_top1": "[CLS] linear, with BN",
-    "cls_knn": "[CLS] kNN",
-    "mean_linear_top1": "mean linear",
-    "mean_knn": "mean kNN",
-    "cls_uniformity": "[CLS] uniformity",
-    "cls_effective_rank": "[CLS] effective rank",
-    "loss": "final loss",
-}
+#: A section that a domain adds, made from the arms with figures of their own and the seed that they are shown for.
+Extra = Callable[[Sequence[Arm], int], Section | None]
 
 
-def shown_metrics(comparison: Comparison) -> list[str]:
-    return [metric for metric in NAMES if metric in comparison.metrics]
+def write_comparison(path: Path, title: str, comparison: Comparison, extra: Sequence[Extra] = ()) -> Path:
+    """Writes the page, from the comparison and what the runs of its first seed left in their folders."""
+    seed = min(comparison.arms[0].folders)
+    arms = shown_arms(comparison)
+    every, shown = _diagnoses(comparison, arms, seed)
+    made = (make(arms, seed) for make in extra)
+    sections = [
+        Section("Training", _which(comparison, arms), [loss_curves(arms), *against_uniformity(comparison)]),
+        *_lambda(comparison),
+        *(section for section in made if section is not None),
+        _collapse(every, seed),
+        _shape(shown),
+        _features(shown),
+        *layer_sections(shown),
+        _maps(comparison, shown),
+        *_sites(every),
+        definitions(),
+    ]
+    return write_page(path, title, _lead(comparison), sections)
 
 
 def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Header and a row for each arm: means with 95 % intervals."""
     metrics = shown_metrics(comparison)
-    header = ["arm", "seeds", *(NAMES[metric] for metric in metrics)]
+    header = ["arm", "seeds", *map(name_of, metrics)]
     rows = [
         [arm.name, str(len(arm.metrics)), *(str(arm.interval(m) or "") for m in metrics)] for arm in comparison.arms
     ]
@@ -45,7 +67,7 @@ def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
 def difference_rows(comparison: Comparison, to: Arm) -> tuple[list[str], list[list[str]]]:
     """Header and a row for each other arm: the paired difference, its interval and the verdict."""
     metrics = shown_metrics(comparison)
-    header = [f"minus {to.name}", *(NAMES[metric] for metric in metrics)]
+    header = [f"minus {to.name}", *map(name_of, metrics)]
     rows = []
     for arm in comparison.arms:
         if arm is not to:
@@ -55,92 +77,156 @@ def difference_rows(comparison: Comparison, to: Arm) -> tuple[list[str], list[li
 
 
 def headline(comparison: Comparison) -> str:
-    """What the comparison says about the first metric, in a sentence for each arm."""
-    metric = next(iter(shown_metrics(comparison)), None)
-    if metric is None:
-        return "The data have no labels, so only geometry was measured."
-    said = []
-    for arm in comparison.arms[1:]:
-        gap = comparison.difference(arm, metric)
-        if gap is not None:
-            said.append(f"{arm.name} is {gap.verdict} ({gap}, {gap.count} seeds)")
-    return f"{NAMES[metric]} against {comparison.arms[0].name}: {'; '.join(said)}."
+    """What the comparison says about the first probe, or about geometry where there are no labels."""
+    said = "" if probes(comparison) else "The data have no labels, so only geometry was measured. "
+    return said + " ".join(_against_baseline(comparison, metric) for metric in leading_metrics(comparison))
 
 
-def write_comparison(path: Path, title: str, comparison: Comparison) -> Path:
-    """Writes the page, from the comparison and the embeddings in the folders of its first seed."""
-    seed = min(comparison.arms[0].folders)
-    clouds = {arm.name: embeddings(arm, seed) for arm in comparison.arms}
+def _against_baseline(comparison: Comparison, metric: str) -> str:
+    """A clause for each arm; of many arms, how many are better and worse, and the best."""
+    gaps = [(arm, comparison.difference(arm, metric)) for arm in comparison.arms[1:]]
+    found = {arm.name: gap for arm, gap in gaps if gap is not None}
+    clauses = {name: f"{gap.verdict} ({gap}, {gap.count} seed{'s' * (gap.count > 1)})" for name, gap in found.items()}
+    said = [f"{name} is {clause}" for name, clause in clauses.items()]
+    if len(comparison.arms) > MOST_ARMS and found:
+        verdicts = [gap.verdict for gap in found.values()]
+        counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("better", "undecided", "worse")]
+        best = next(arm.name for arm in ranked(comparison) if arm.name in found)
+        first = name_of(leading_metrics(comparison)[0])
+        said = [
+            f"of {len(found)} arms {', '.join(counts)}",
+            f"{best}, with the best mean of {first}, is {clauses[best]}",
+        ]
+    return f"{name_of(metric)} against {comparison.arms[0].name}: {'; '.join(said)}."
+
+
+def _lead(comparison: Comparison) -> str:
+    """The verdict and the tables."""
     tables = table(*comparison_rows(comparison))
-    for arm in comparison.arms[:2]:
-        tables += table(*difference_rows(comparison, arm))
+    for arm in references(comparison):
+        tables += table(*difference_rows(comparison, arm), mark=_verdict_class)
+    note = (
+        "Mean over seeds ± 95 % interval (Student). Differences are paired by seed: same data order, masks and initial weights; "
+        "better and worse mean that the interval leaves out 0. Lower uniformity is better."
+    )
+    if not all(comparable(arm, comparison.arms[0], "loss") for arm in comparison.arms):
+        note += " The loss has the uniformity term in it, so that of arms with another lambda is not compared."
+    if len(comparison.arms) > MOST_ARMS:
+        note += (
+            " Of twenty such intervals about one leaves out 0 by chance alone: look for what holds along a whole line."
+        )
     said = html.escape(headline(comparison))
-    lead = f'<div class="verdict"><p><strong>Separate against shared norms</strong></p><p>{said}</p></div>{tables}'
-    lead += (
-        '<p class="quiet">Mean over seeds ± 95 % interval (Student). Differences are paired by seed: same data order, masks and '
-        "initial weights; better and worse mean that the interval leaves out 0. Lower uniformity is better.</p>"
+    return f'<div class="verdict">{_decided(comparison)}<p>{said}</p></div>{tables}<p class="quiet">{note}</p>'
+
+
+def _decided(comparison: Comparison) -> str:
+    """The arms that are better or worse than the baseline, best first; only these are bold."""
+    baseline = comparison.arms[0].name
+    metrics = leading_metrics(comparison)
+    lines = []
+    for metric, verdict in product(metrics, ("better", "worse")):
+        gaps = ((arm.name, comparison.difference(arm, metric)) for arm in ranked(comparison))
+        names = [name for name, gap in gaps if gap is not None and gap.verdict == verdict]
+        said = ", ".join(names) if len(names) <= MOST_ARMS else f"{len(names)} of {len(comparison.arms) - 1} arms"
+        if names:
+            text = f"{verdict.capitalize()} than {baseline} by {name_of(metric)}: {said}"
+            lines.append(f"<p><strong>{html.escape(text)}</strong></p>")
+    by = " or ".join(map(name_of, metrics))
+    return "".join(lines) or f"<p>{html.escape(f'No arm is decidedly better or worse than {baseline} by {by}.')}</p>"
+
+
+def _verdict_class(cell: str) -> str:
+    return next((verdict for verdict in ("better", "worse") if cell.endswith(f" {verdict}")), "")
+
+
+def _which(comparison: Comparison, arms: Sequence[Arm]) -> str:
+    """Says so where not all arms have figures of their own."""
+    if len(arms) == len(comparison.arms):
+        return ""
+    by = "".join(f" by {name_of(metric)}" for metric in leading_metrics(comparison)[:1])
+    return (
+        f"<p>Figures with a line for each arm show {len(arms)} of the {len(comparison.arms)} arms: the baseline "
+        f"{html.escape(arms[0].name)} and the {len(arms) - 1} best{html.escape(by)}. Tables have all of them.</p>"
     )
-    cls = {name: found["cls"] for name, found in clouds.items()}
-    sections = [
-        Section("Training", figures=[loss_curves(comparison), against(comparison)]),
-        Section(
-            "Shape of [CLS]",
-            f"<p>Test samples of seed {seed}.</p>",
-            [
-                figures.spectrum({name: singular_values(rows).tolist() for name, rows in cls.items()}),
-                figures.cosines(cls),
-            ],
-        ),
-        Section("Features", "<p>All components of [CLS].</p>", [figures.features(cls)]),
+
+
+def _lambda(comparison: Comparison) -> list[Section]:
+    drawn = against_lambda(comparison)
+    text = "<p>The weight of the uniformity term; means over seeds with 95 % intervals, a line for each norm.</p>"
+    return [Section("Lambda", text, drawn)] if drawn else []
+
+
+def _diagnoses(
+    comparison: Comparison, arms: Sequence[Arm], seed: int
+) -> tuple[dict[str, Diagnosis], dict[str, Diagnosis]]:
+    """Of every arm, and of those that are shown in figures; of the others no vectors are kept."""
+    every = {}
+    for arm in comparison.arms:
+        every[arm.name] = found = diagnosis_of(arm, seed)
+        if arm not in arms:
+            found.points = found.tokens = None
+    return every, {arm.name: every[arm.name] for arm in arms}
+
+
+def _collapse(named: dict[str, Diagnosis], seed: int) -> Section:
+    """Verdicts with their reasons, and every measure of [CLS] and of the mean of tokens."""
+    rows = [[name, d.verdict.level, d.verdict.reason] for name, d in named.items()]
+    body = f"<p>Test samples of seed {seed}.</p>" + table(["arm", "[CLS] is", "reason"], rows, mark=_level_class)
+    body += _measures("[CLS]", {name: d.embeddings for name, d in named.items()})
+    means = {name: d.mean_of_tokens for name, d in named.items() if d.mean_of_tokens is not None}
+    return Section("Has [CLS] collapsed?", body + (_measures("mean of tokens", means) if means else ""))
+
+
+def _level_class(cell: str) -> str:
+    return cell.split()[0] if cell in LEVELS else "sentence" if cell.endswith(".") else ""
+
+
+def _measures(what: str, summaries: dict[str, Summary]) -> str:
+    """A column for each arm, or a row where there are many."""
+    rows = [[what, *summaries], *summary_rows(summaries)]
+    if len(summaries) > MOST_ARMS:
+        rows = [list(row) for row in zip(*rows, strict=True)]
+    return table(rows[0], rows[1:])
+
+
+def _shape(named: dict[str, Diagnosis]) -> Section:
+    tokens = {name: singular_values(d.tokens).tolist() for name, d in named.items() if d.tokens is not None}
+    drawn = [figures.spectrum({name: d.embeddings.singular_values for name, d in named.items()}, "[CLS]")]
+    drawn += [figures.spectrum(tokens, "tokens")] if tokens else []
+    rows = {name: d.points.rows for name, d in named.items() if d.points is not None}
+    return Section("Shape of [CLS] and tokens", figures=[*drawn, figures.cosines(rows)])
+
+
+def _features(named: dict[str, Diagnosis]) -> Section:
+    """A figure for each arm, all with the same limits."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, d in named.items():
+        parts[name] = {"[CLS]": d.points.rows} if d.points is not None else {}
+        parts[name] |= {"tokens": d.tokens} if d.tokens is not None else {}
+    limits = figures.span(rows for found in parts.values() for rows in found.values())
+    text = (
+        "<p>All components of the vectors after the last layer, on the same scale for every arm. A [CLS] that is narrower than "
+        "the tokens is squeezed by a norm that they share.</p>"
+    )
+    drawn = [figures.components(found, f"Features of {name}", limits) for name, found in parts.items()]
+    return Section("Features", text, drawn)
+
+
+def _maps(comparison: Comparison, named: dict[str, Diagnosis]) -> Section:
+    """The baseline and the arm with the best leading metric."""
+    pair = [comparison.arms[0], *ranked(comparison)[:1]]
+    places = {arm.name: named[arm.name].points for arm in pair}
+    text = "<p>[CLS] of test samples, placed by t-SNE from a PCA start: the baseline and the best other arm"
+    text += "".join(f" by {html.escape(name_of(metric))}" for metric in leading_metrics(comparison)[:1])
+    drawn = [figures.embedding_map(points, name) for name, points in places.items() if points is not None]
+    return Section("Map", f"{text}. Distances between far groups mean little.</p>", drawn)
+
+
+def _sites(named: dict[str, Diagnosis]) -> list[Section]:
+    """The table of norms of each arm, folded up."""
+    tables = [
+        f"<details><summary>{html.escape(name)}, {len(d.layers.sites)} norms</summary>{site_table(d.layers)}</details>"
+        for name, d in named.items()
+        if d.layers is not None
     ]
-    best = comparison.arms[-1]
-    maps = [figures.embedding_map(points(clouds[arm.name]), arm.name) for arm in (comparison.arms[0], best)]
-    sections.append(Section("Map", "<p>[CLS] of test samples, placed by t-SNE; colours are labels.</p>", maps))
-    return write_page(path, title, lead, sections)
-
-
-def embeddings(arm: Arm, seed: int) -> dict[str, Tensor]:
-    import numpy
-
-    with numpy.load(arm.folders[seed] / "embeddings.npz", allow_pickle=False) as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-
-
-def points(cloud: dict[str, Tensor]) -> Points:
-    labels = [str(int(label)) for label in cloud["labels"]] if "labels" in cloud else None
-    names = [f"sample {i}" + (f", label {labels[i]}" if labels else "") for i in range(len(cloud["cls"]))]
-    every = torch.linspace(0, len(names) - 1, min(len(names), 2000)).long().tolist()
-    return Points(cloud["cls"][every], [labels[i] for i in every] if labels else None, [names[i] for i in every])
-
-
-def loss_curves(comparison: Comparison) -> Any:
-    """Loss by step, a line for each arm: the mean over seeds."""
-    found = figures.figure("Loss: lower is a better reconstruction", "step", "loss")
-    for arm, colour in zip(comparison.arms, figures.COLOURS * 9, strict=False):
-        runs = list(arm.losses.values())
-        length = min(len(run) for run in runs)
-        means = [sum(run[i][1] for run in runs) / len(runs) for i in range(length)]
-        found.add_scatter(
-            x=[runs[0][i][0] for i in range(length)], y=means, name=arm.name, mode="lines", line={"color": colour}
-        )
-    return found
-
-
-def against(comparison: Comparison) -> Any:
-    """Accuracy of the first metric against uniformity of [CLS], a point for each seed."""
-    metric = next(iter(shown_metrics(comparison)))
-    found = figures.figure(
-        "Uniformity against the probe: spread-out [CLS] to the left", "[CLS] uniformity", NAMES[metric]
-    )
-    for arm, colour in zip(comparison.arms, figures.COLOURS * 9, strict=False):
-        seeds = sorted(arm.values(metric).keys() & arm.values("cls_uniformity").keys())
-        found.add_scatter(
-            x=[arm.values("cls_uniformity")[seed] for seed in seeds],
-            y=[arm.values(metric)[seed] for seed in seeds],
-            text=[f"{arm.name}, seed {seed}" for seed in seeds],
-            name=arm.name,
-            mode="markers",
-            marker={"size": 9, "color": colour},
-            hovertemplate="%{text}<br>%{x:.3f}, %{y:.3f}<extra></extra>",
-        )
-    return found
+    return [Section("Norm by norm", "".join(tables))] if tables else []

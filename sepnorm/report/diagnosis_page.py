@@ -9,6 +9,7 @@ from typing import Any
 
 from sepnorm.diagnosis import Diagnosis
 from sepnorm.geometry import Summary
+from sepnorm.inspection import Inspection
 from sepnorm.inspection import table as layer_table
 from sepnorm.report import figures
 from sepnorm.report.page import Section, table, write_page
@@ -40,22 +41,38 @@ def write_diagnosis(path: str | Path, diagnoses: Sequence[Diagnosis]) -> Path:
         Section("Shape of the cloud", figures=[figures.spectrum(_spectra(named)), figures.cosines(_rows(named))]),
         Section("Features", _features_text(named), [figures.features(_features(named))]),
     ]
-    with_layers = {name: d.layers.sites for name, d in named.items() if d.layers is not None}
-    if with_layers:
-        text = "<p>What leaves each norm, [CLS] beside the other tokens, from the input to the last norm.</p>"
-        sections.append(Section("Layer by layer", text, figures.layer_curves(with_layers)))
-        for name, sites in with_layers.items():
-            header, *rows = layer_table(list(sites))
-            rows = [[f"{row[0]} ({row[-1]})" if row[-1] else row[0], *row[1:-1]] for row in rows]
-            sections.append(Section(f"{len(sites)} norm sites of {name}", table(header[:-1], rows)))
+    sections += layer_sections(named)
+    for name, d in named.items():
+        if d.layers is not None:
+            sections.append(Section(f"{len(d.layers.sites)} norm sites of {name}", site_table(d.layers)))
     maps = [figures.embedding_map(d.points, name) for name, d in named.items() if d.points is not None]
     sections.append(
         Section("Map", "<p>Placed by t-SNE from a PCA start; distances between far groups mean little.</p>", maps)
     )
     sections.append(Section("All figures", _figures(named)))
-    definitions = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in DEFINITIONS.items())
-    sections.append(Section("Definitions", f"<dl>{definitions}</dl>"))
+    sections.append(definitions())
     return write_page(path, f"Diagnosis of {' and '.join(names)}", lead, sections)
+
+
+def layer_sections(named: dict[str, Diagnosis]) -> list[Section]:
+    """The curves of the diagnoses that have layers; none if none has."""
+    with_layers = {name: d.layers.sites for name, d in named.items() if d.layers is not None}
+    if not with_layers:
+        return []
+    text = "What leaves each norm, from the input to the last norm: [CLS] in full lines, the other tokens dotted."
+    return [Section("Layer by layer", f"<p>{text}</p>", figures.layer_curves(with_layers))]
+
+
+def site_table(layers: Inspection) -> str:
+    """A row for each norm of a model, as HTML."""
+    header, *rows = layer_table(list(layers.sites))
+    rows = [[f"{row[0]} ({row[-1]})" if row[-1] else row[0], *row[1:-1]] for row in rows]
+    return table(header[:-1], rows)
+
+
+def definitions() -> Section:
+    lines = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in DEFINITIONS.items())
+    return Section("Definitions", f"<dl>{lines}</dl>")
 
 
 def short_names(targets: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,9 +43,10 @@ def wrapped(text: str, width: int = 46) -> str:
     return "<br>".join(textwrap.wrap(safe, width) or [""])
 
 
-def spectrum(values: Mapping[str, Sequence[float]]) -> Any:
-    """Singular values by name, relative to the largest, on a logarithmic scale."""
-    found = figure("Singular values: a cliff means that few dimensions are used", "index", "relative to the largest")
+def spectrum(values: Mapping[str, Sequence[float]], of: str = "") -> Any:
+    """Singular values by name, relative to the largest, on a logarithmic scale; ``of`` what, if not by the names."""
+    title = f"Singular values{of and f' of {of}'}: a cliff means that few dimensions are used"
+    found = figure(title, "index", "relative to the largest")
     found.update_yaxes(type="log", exponentformat="power", dtick=1, range=[-5, 0.1])
     for (name, line), colour in zip(values.items(), COLOURS * 9, strict=False):
         top = max(line) or 1.0
@@ -57,8 +58,7 @@ def spectrum(values: Mapping[str, Sequence[float]]) -> Any:
 def histogram(title: str, x: str, values: Mapping[str, Tensor], limits: tuple[float, float] | None = None) -> Any:
     """Shares of values by name, in common bins."""
     found = figure(title, x, "density")
-    pooled = torch.cat([v.flatten().float() for v in values.values()])
-    low, high = limits or (float(pooled.quantile(0.001)), float(pooled.quantile(0.999)))
+    low, high = limits or span(values.values())
     low, high = (low - 0.5, high + 0.5) if high - low < 1e-6 else (low, high)
     edges = torch.linspace(low, high, _BINS + 1)
     middles = ((edges[1:] + edges[:-1]) / 2).tolist()
@@ -70,14 +70,24 @@ def histogram(title: str, x: str, values: Mapping[str, Tensor], limits: tuple[fl
     return found
 
 
+def span(values: Iterable[Tensor]) -> tuple[float, float]:
+    """Limits that leave out a thousandth of the values at either side."""
+    pooled = torch.cat([_some(v.flatten().float(), 200_000) for v in values])
+    return float(pooled.quantile(0.001)), float(pooled.quantile(0.999))
+
+
 def features(values: Mapping[str, Tensor]) -> Any:
     """All components of [CLS] vectors against those of token vectors, as in Figure 2 of the paper."""
-    few = {name: _some(rows.flatten(), 200_000) for name, rows in values.items()}
     with_tokens = any("tokens" in name for name in values)
     title = (
         "a [CLS] narrower than the tokens is squeezed by the shared norm" if with_tokens else "all components together"
     )
-    return histogram(f"Features: {title}", "value", few)
+    return components(values, f"Features: {title}")
+
+
+def components(values: Mapping[str, Tensor], title: str, limits: tuple[float, float] | None = None) -> Any:
+    """All components of vectors, by name."""
+    return histogram(title, "value", {name: _some(rows.flatten(), 200_000) for name, rows in values.items()}, limits)
 
 
 def cosines(values: Mapping[str, Tensor]) -> Any:
@@ -95,7 +105,7 @@ def cosines(values: Mapping[str, Tensor]) -> Any:
 
 
 def layer_curves(layers: Mapping[str, Sequence[SiteStatistics]]) -> list[Any]:
-    """What leaves each norm, [CLS] beside tokens, norm by norm."""
+    """What leaves each norm, [CLS] beside tokens, norm by norm; of several models the legend names each once."""
     measures = (
         ("cosine", "Mean cosine by norm: near 1, the vectors of different samples are alike", "mean cosine", "linear"),
         ("effective_rank", "Effective rank by norm: how many dimensions are filled", "effective rank", "log"),
@@ -113,15 +123,18 @@ def layer_curves(layers: Mapping[str, Sequence[SiteStatistics]]) -> list[Any]:
                 if scale == "log":
                     values = [max(value, 1e-9) for value in values]
                 label = "[CLS]" if part == "cls" else "tokens"
+                full = f"{label}, {name}" if len(layers) > 1 else label
                 colour = COLOURS[2 * number + (part == "tokens")] if len(layers) == 1 else COLOURS[number]
                 curve.add_scatter(
                     x=list(range(len(values))),
                     y=values,
                     text=paths,
-                    name=f"{label}, {name}" if len(layers) > 1 else label,
+                    name=name if len(layers) > 1 else label,
+                    legendgroup=name if len(layers) > 1 else label,
+                    showlegend=len(layers) == 1 or part == "cls",
                     mode="lines+markers",
                     line={"dash": dash, "color": colour},
-                    hovertemplate="%{text}<br>%{y:.4g}<extra>%{fullData.name}</extra>",
+                    hovertemplate="%{text}<br>%{y:.4g}<extra>" + full + "</extra>",
                 )
         found.append(curve)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 from sepnorm._version import __version__
 from sepnorm.errors import SepNormError
 from sepnorm.files import write_whole
+
+_LONG = 25  # rows of a table from which on it scrolls by itself
 
 
 @dataclass(eq=False)
@@ -32,9 +34,9 @@ def write_page(path: str | Path, title: str, lead: str, sections: Sequence[Secti
     for section in sections:
         boxes = ""
         for figure in section.figures:
-            title = html.escape(str(figure.layout.meta or ""))
+            caption = html.escape(str(figure.layout.meta or ""))
             boxes += (
-                f'<figure><figcaption>{title}</figcaption><div class="plot" id="figure-{len(drawn)}"></div></figure>'
+                f'<figure><figcaption>{caption}</figcaption><div class="plot" id="figure-{len(drawn)}"></div></figure>'
             )
             drawn.append(figure.to_json())
         figures = f'<div class="figures">{boxes}</div>' if boxes else ""
@@ -53,14 +55,21 @@ def write_page(path: str | Path, title: str, lead: str, sections: Sequence[Secti
     return path
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table of text that scrolls by itself where it is too wide."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], mark: Callable[[str], str] | None = None) -> str:
+    """An HTML table of text that scrolls by itself where it is too wide or too long.
 
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+    ``mark`` gives the class of a cell by its text, or nothing.
+    """
 
-    body = "".join(line(row, "td") for row in rows)
-    return f'<div class="scroll"><table><thead>{line(header, "th")}</thead><tbody>{body}</tbody></table></div>'
+    def cell(text: str) -> str:
+        kind = mark(text) if mark is not None else ""
+        shown = html.escape(text).replace(" ± ", "&nbsp;±&nbsp;")
+        return f'<td class="{kind}">{shown}</td>' if kind else f"<td>{shown}</td>"
+
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    kind = "scroll long" if len(rows) > _LONG else "scroll"
+    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _plotly() -> str:

@@ -70,10 +70,24 @@ def test_both_position_embeddings_are_set():
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_the_loss_is_that_of_transformers(normalised):
-    model = MaskedAutoencoder(TINY.changed({"normalised_pixels": normalised}))
-    pixels, noise = batch()
-    assert torch.allclose(model(pixels, noise)["loss"], model.mae(pixels, noise=noise).loss, rtol=1e-5)
+def test_the_loss_and_its_gradients_are_those_of_transformers(normalised):
+    for norm in ("ln", "bn+ln"):
+        changes = {"normalised_pixels": normalised, "norm": norm, "sites": "all", "decoder_depth": 2}
+        model = MaskedAutoencoder(TINY.changed(changes)).double()
+        pixels, noise = batch()
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        ours, theirs = model(pixels.double(), noise)["loss"], model.mae(pixels.double(), noise=noise).loss
+        assert torch.allclose(ours, theirs, rtol=1e-12)
+        gradients = zip(torch.autograd.grad(ours, weights), torch.autograd.grad(theirs, weights), strict=True)
+        assert all(torch.allclose(a, b, rtol=1e-8, atol=1e-12) for a, b in gradients)
+
+
+def test_weights_are_drawn_by_their_sizes():
+    """With the deviation of 0.02 that transformers draws by, narrow models hardly learn."""
+    model = MaskedAutoencoder(TINY.changed({"width": 64, "heads": 4}))
+    weight = model.mae.vit.layers[0].mlp.fc1.weight
+    assert float(weight.std()) == pytest.approx((2 / (64 + 256)) ** 0.5, rel=0.05)
+    assert float(model.mae.decoder.mask_token.detach().abs().max()) > 0
 
 
 def test_the_patches_of_lowest_noise_are_seen():

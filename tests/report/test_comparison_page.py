@@ -1,46 +1,249 @@
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from browser import CHROMIUM, DRIVER, MISSING, check_page, hover_text, opened
+from models import bert, sentences
 
 from sepnorm.experiment import Arm, Comparison
 from sepnorm.images.config import PRESETS
+from sepnorm.images.pictures import reconstructions
+from sepnorm.inspection import inspect
+from sepnorm.report.comparison_figures import against_lambda, against_uniformity, lambda_lines
 from sepnorm.report.comparison_page import difference_rows, headline, write_comparison
+from sepnorm.report.metrics import leading_metrics, ranked, references, shown_arms
+from sepnorm.report.page import Section
+from sepnorm.report.runs import diagnosis_of, read_layers
+
+THREE = [{"norm": norm} for norm in ("ln", "bn", "bn+bn")]
+SWEEP = [
+    {"norm": norm, "uniformity_weight": weight, "uniformity_on": on}
+    for norm in ("ln", "bn+bn")
+    for weight, on in ((0, "cls"), (0.1, "cls"), (0.01, "cls"), (1, "both"))
+]
+needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 
 
-def comparison(folder, seeds: int = 3) -> Comparison:
+def comparison(folder, arms=THREE, seeds: int = 3, labels: bool = True) -> Comparison:
+    """Every arm is better than the one before it, by the probe and by uniformity."""
     rng = np.random.default_rng(0)
-    arms = []
-    for number, norm in enumerate(("ln", "bn", "bn+bn")):
-        arm = Arm(norm, PRESETS["demo"].changed({"norm": norm}))
+    found = []
+    for number, changes in enumerate(arms):
+        config = PRESETS["demo"].changed(changes)
+        arm = Arm(config.arm, config)
         for seed in range(seeds):
-            arm.metrics[seed] = {"cls_linear_top1": 0.8 + 0.05 * number + 0.01 * seed, "cls_uniformity": -1.0 - number}
+            arm.metrics[seed] = {"cls_uniformity": -1.0 - number, "cls_effective_rank": 3.0 + number, "loss": 0.5}
+            if labels:
+                arm.metrics[seed]["cls_linear_top1"] = 0.8 + 0.05 * number + 0.01 * seed
             arm.losses[seed] = [(step, 1 / step) for step in range(1, 20)]
-            arm.folders[seed] = folder / f"{norm}-{seed}"
-            arm.folders[seed].mkdir()
-            cloud = {"cls": rng.standard_normal((60, 8)), "labels": rng.integers(0, 3, 60)}
+            arm.folders[seed] = folder / f"{number}-{seed}"
+            arm.folders[seed].mkdir(parents=True)
+            cloud = {"cls": rng.standard_normal((60, 8)), "mean": rng.standard_normal((60, 8))}
+            cloud |= {"tokens": rng.standard_normal((200, 8))} | ({"labels": rng.integers(0, 3, 60)} if labels else {})
             np.savez(arm.folders[seed] / "embeddings.npz", **cloud)
-        arms.append(arm)
-    return Comparison(arms)
+        found.append(arm)
+    return Comparison(found)
+
+
+def with_details(found: Comparison) -> Comparison:
+    """The same with layers and reconstructions in the folders."""
+    layers = asdict(inspect(bert(), [sentences(16)]))
+    rng = np.random.default_rng(0)
+    for arm in found.arms:
+        for folder in arm.folders.values():
+            (folder / "layers.json").write_text(json.dumps(layers))
+            images = {key: rng.random((8, 1, 8, 8)).astype("float32") for key in ("original", "reconstructed")}
+            np.savez(folder / "reconstructions.npz", mask=rng.integers(0, 2, (8, 16)).astype("float32"), **images)
+    return found
 
 
 def test_tables_say_by_how_much_and_whether_it_is_decided(tmp_path):
     found = comparison(tmp_path)
     assert headline(found).startswith(
-        "[CLS] linear against ln: bn is better (+0.050 ± 0.000, 3 seeds); bn+bn is better"
+        "[CLS] linear against ln: bn@final is better (+0.050 ± 0.000, 3 seeds); bn+bn@final is better"
     )
     header, rows = difference_rows(found, found.arms[1])
-    assert header[0] == "minus bn" and [row[0] for row in rows] == ["ln", "bn+bn"]
+    assert header[0] == "minus bn@final" and [row[0] for row in rows] == ["ln", "bn+bn@final"]
     assert rows[0][1].endswith("worse") and rows[0][2].endswith("worse") and rows[1][2].endswith("better")
-    alone = comparison(tmp_path / "one", 1) if (tmp_path / "one").mkdir() is None else None
-    assert "undecided (+0.050, 1 seeds)" in headline(alone)
+    assert "undecided (+0.050, 1 seed)" in headline(comparison(tmp_path / "one", seeds=1))
 
 
-@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
-def test_the_page_in_a_browser(tmp_path):
-    page = write_comparison(tmp_path / "report.html", "A comparison", comparison(tmp_path))
-    check_page(page, tmp_path, figures=7)
+def test_only_what_is_decided_is_marked(tmp_path):
+    found = comparison(tmp_path)
+    for seed in range(3):
+        found.arms[1].metrics[seed]["cls_linear_top1"] = 0.7 + 0.2 * seed  # no better and no worse
+    text = write_comparison(tmp_path / "report.html", "A comparison", found).read_text(encoding="utf-8")
+    page = text.split("</style>")[1].split("<script>")[0]
+    assert "<strong>Better than ln by [CLS] linear: bn+bn@final</strong>" in page and page.count("<strong>") == 1
+    assert '<td class="better">-1.000&nbsp;±&nbsp;0.000 better</td>' in page
+    assert '<td class="worse">+1.000&nbsp;±&nbsp;0.000 worse</td>' in page
+    undecided = re.findall(r"<td([^>]*)>[^<]* undecided</td>", page)
+    assert undecided and not any(undecided)
+    alone = comparison(tmp_path / "one", seeds=1)
+    text = write_comparison(tmp_path / "one.html", "A comparison", alone).read_text(encoding="utf-8")
+    page = text.split("</style>")[1].split("<script>")[0]
+    assert "No arm is decidedly better or worse than ln by [CLS] linear." in page
+    assert "<strong>" not in page and 'class="better"' not in page and 'class="worse"' not in page
+
+
+@needs_browser
+def test_the_page_of_three_arms_in_a_browser(tmp_path):
+    found = with_details(comparison(tmp_path))
+    page = write_comparison(tmp_path / "report.html", "A <comparison>", found, [reconstructions])
+    check_page(page, tmp_path, figures=14)
     with opened(page, tmp_path / "hover", 1280, 800) as driver:
-        assert "sample" in hover_text(driver, "figure-5")
+        assert driver.title == "A <comparison>"
         assert "ln, seed 1" in hover_text(driver, "figure-1")
+        assert "encoder.layer" in hover_text(driver, "figure-8")
+        assert "sample" in hover_text(driver, "figure-12")
+        titles = [box.text for box in driver.find_elements("css selector", "h2")]
+        assert titles == [
+            "Training",
+            "Reconstructions",
+            "Has [CLS] collapsed?",
+            "Shape of [CLS] and tokens",
+            "Features",
+            "Layer by layer",
+            "Map",
+            "Norm by norm",
+            "Definitions",
+        ]
+        assert (
+            driver.execute_script(
+                "return [...document.images].map(i => [i.naturalWidth, i.naturalHeight, getComputedStyle(i).imageRendering])"
+            )
+            == [[71, 8, "pixelated"]] * 5
+        )
+        captions = [box.text for box in driver.find_elements("css selector", "figcaption")]
+        assert "Singular values of [CLS]" in captions[2] and "Singular values of tokens" in captions[3]
+        assert "Map of ln" in captions[12] and "Map of bn+bn@final" in captions[13]
+        better, plain = (
+            driver.execute_script(f"return getComputedStyle(document.querySelector('{cell}')).color")
+            for cell in ("td.better", "td:not([class])")
+        )
+        assert better != plain
+
+
+@needs_browser
+def test_the_page_of_a_lambda_sweep_in_a_browser(tmp_path):
+    page = write_comparison(tmp_path / "report.html", "A sweep", comparison(tmp_path, SWEEP))
+    check_page(page, tmp_path, figures=15)  # as above for six arms, without layers, and two targets
+    with opened(page, tmp_path / "sweep", 1280, 800) as driver:
+        captions = [box.text for box in driver.find_elements("css selector", "figcaption")]
+        assert captions[2:4] == [
+            "[CLS] linear against lambda on [CLS]",
+            "[CLS] linear against lambda on [CLS] and tokens",
+        ]
+        places = "return document.getElementById('figure-2')._fullLayout.xaxis._categories"
+        assert driver.execute_script(places) == ["0", "0.01", "0.1"]
+        assert "Figures with a line for each arm show 6 of the 8 arms" in driver.find_element("tag name", "body").text
+
+
+@needs_browser
+def test_the_page_of_data_without_labels_in_a_browser(tmp_path):
+    page = write_comparison(tmp_path / "report.html", "No labels", comparison(tmp_path, SWEEP, labels=False))
+    check_page(page, tmp_path, figures=17)  # two measures against lambda rather than one
+    with opened(page, tmp_path / "bare", 1280, 800) as driver:
+        assert "The data have no labels" in driver.find_element("css selector", ".verdict").text
+        captions = [box.text for box in driver.find_elements("css selector", "figcaption")]
+        assert captions[1].startswith("Uniformity against [CLS] effective rank")
+        assert captions[2] == "[CLS] uniformity against lambda on [CLS]"
+        assert captions[4] == "[CLS] effective rank against lambda on [CLS]"
+
+
+def test_without_labels_geometry_takes_the_lead(tmp_path):
+    found = comparison(tmp_path, labels=False)
+    assert leading_metrics(found) == ["cls_uniformity", "cls_effective_rank"]
+    assert headline(found).startswith(
+        "The data have no labels, so only geometry was measured. [CLS] uniformity against ln: bn@final is better (-1.000"
+    )
+    assert "[CLS] effective rank against ln: bn@final is better (+1.000" in headline(found)
+    assert ranked(found)[0].name == "bn+bn@final"  # the lowest uniformity
+    for arm in found.arms:
+        arm.metrics = {seed: {"spearman": 0.5 + seed} for seed in arm.metrics}
+    assert leading_metrics(found) == ["spearman"] and headline(found).startswith("spearman against ln: bn@final is un")
+    assert against_uniformity(found) == []
+
+
+def test_many_arms_have_full_tables_and_few_figures(tmp_path):
+    arms = [
+        {"norm": norm, "uniformity_weight": weight / 10, "uniformity_on": on}
+        for norm in ("ln", "bn+bn")
+        for on in ("cls", "tokens", "both")
+        for weight in range(not (norm == "ln" and on == "cls"), 11)
+    ]
+    found = comparison(tmp_path, arms, seeds=2)
+    assert len(found.arms) > 60
+    shown = shown_arms(found)
+    assert shown == [found.arms[0], *found.arms[-5:]]
+    found.arms[-1].metrics[0]["cls_linear_top1"] = float("nan")
+    assert found.arms[-1] not in shown_arms(found) and len(shown_arms(found)) == 6
+    text = write_comparison(tmp_path / "report.html", "Many", found, [made]).read_text(encoding="utf-8")
+    page = text.split("</style>")[1].split("<script>")[0]
+    assert f"show 6 of the {len(found.arms)} arms: the baseline ln and the 5 best by [CLS] linear" in page
+    assert page.count(f"<tr><td>{found.arms[7].name}</td>") == 5  # means, difference, verdict, and measures of two
+    assert page.count('class="plot"') == 2 + 3 + 3 + 6 + 2
+    assert "<h2>Of a domain</h2>6 arms, seed 0" in page
+    assert f"of {len(found.arms) - 1} arms" in headline(found) and len(headline(found)) < 250
+    assert len(against_uniformity(found)[0].data) == 2  # by norm
+
+
+def made(arms, seed) -> Section | None:
+    return Section("Of a domain", f"{len(arms)} arms, seed {seed}")
+
+
+def test_lines_against_lambda_begin_without_the_term(tmp_path):
+    inner = {"norm": "ln", "uniformity_weight": 0.1, "uniformity_form": "inner"}
+    found = comparison(tmp_path, [*SWEEP, inner, {"norm": "bn"}])
+    lines = {name: [arm.config.uniformity_weight for arm in arms] for name, arms in lambda_lines(found, "cls").items()}
+    assert lines == {
+        "ln": [0, 0.01, 0.1],
+        "bn+bn@final": [0, 0.01, 0.1],
+        "ln, inner": [0, 0.1],
+        "bn@final": [0],
+    }
+    both = {name: len(arms) for name, arms in lambda_lines(found, "both").items()}
+    assert both == {"ln": 2, "bn+bn@final": 2, "bn@final": 1}
+    assert [figure.layout.meta for figure in against_lambda(found)] == [
+        "[CLS] linear against lambda on [CLS]",
+        "[CLS] linear against lambda on [CLS] and tokens",
+    ]
+    line = against_lambda(found)[0].data[0]
+    assert line.y[0] == pytest.approx(0.81) and line.error_y.array[0] == pytest.approx(0.0248, abs=1e-4)
+    assert against_lambda(comparison(tmp_path / "same")) == []
+
+
+def test_differences_are_to_arms_of_the_same_lambda(tmp_path):
+    found = comparison(tmp_path, SWEEP)
+    assert [arm.name for arm in references(found)] == ["ln", "bn+bn@final"]
+    assert [arm.name for arm in references(comparison(tmp_path / "two", THREE[:2]))] == ["ln"]
+
+
+def test_losses_with_another_term_in_them_are_not_compared(tmp_path):
+    found = comparison(tmp_path, SWEEP)
+    header, rows = difference_rows(found, found.arms[0])
+    losses = {row[0]: row[header.index("final loss")] for row in rows}
+    assert losses.pop("bn+bn@final") == "+0.000 ± 0.000 undecided" and set(losses.values()) == {""}
+    assert all(cell for row in rows for cell in row[:-1])
+
+
+def test_layers_are_read_back_as_they_were(tmp_path):
+    found = inspect(bert(), [sentences(16)])
+    (tmp_path / "layers.json").write_text(json.dumps(asdict(found)))
+    again = read_layers(tmp_path / "layers.json")
+    assert again is not None and asdict(again) == asdict(found) and str(again) == str(found)
+    assert read_layers(tmp_path / "none.json") is None
+
+
+def test_a_run_without_layers_tokens_and_means_is_diagnosed(tmp_path):
+    arm = comparison(tmp_path).arms[0]
+    np.savez(arm.folders[0] / "embeddings.npz", cls=np.eye(8).repeat(3, 0))
+    found = diagnosis_of(arm, 0)
+    assert found.layers is None and found.tokens is None and found.mean_of_tokens is None
+    assert found.verdict.level == "healthy" and found.points.labels is None
+    for other in comparison(tmp_path / "other").arms:
+        assert diagnosis_of(other, 0).mean_of_tokens is not None

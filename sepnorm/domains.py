@@ -1,0 +1,34 @@
+"""The domains by name. Each is a folder with a ``domain.py`` that says what the commands need to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sepnorm.configs import RunConfig
+from sepnorm.errors import SepNormError, nearest
+from sepnorm.experiment import Recipe
+
+if TYPE_CHECKING:
+    from sepnorm.report.comparison_page import Extra
+
+NAMES = ("images", "text")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Presets by name, how a recipe is made from a config, the arms that are compared by default, and a page's own sections."""
+
+    presets: Mapping[str, RunConfig]
+    recipe: Callable[[Any], Recipe]
+    arms: str
+    sections: Sequence[Extra] = ()
+
+
+def open_domain(name: str) -> Domain:
+    if name not in NAMES:
+        raise SepNormError(f"there is no domain {name!r}: there is {', '.join(NAMES)}.{nearest(name, NAMES)}")
+    found: Domain = import_module(f"sepnorm.{name}.domain").DOMAIN
+    return found

@@ -1,0 +1,94 @@
+"""``sepnorm pretrain``: one run, from options to a model in a folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from sepnorm.configs import RunConfig, parse_changes
+from sepnorm.configs import preset as choose
+from sepnorm.domains import open_domain
+from sepnorm.embedding import make_folder
+from sepnorm.errors import InterruptedRunError, SepNormError
+from sepnorm.experiment import finished, perform, slug
+from sepnorm.training import Report, last_checkpoint
+
+
+@dataclass(eq=False)
+class Run:
+    """A finished run: its folder, what was used, what came out, and whether it had been finished before."""
+
+    folder: Path
+    config: RunConfig
+    metrics: dict[str, float]
+    before: bool
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "model": str(self.model),
+            "config": self.config.model_dump(),
+            "metrics": self.metrics,
+        }
+
+    def next_commands(self) -> list[str]:
+        """What one may want to type now."""
+        model, data = quote(str(self.model)), quote(self.config.data)
+        return [
+            f"sepnorm evaluate {model} --data {data}",
+            f"sepnorm embed {model} {data} --out embeddings.parquet",
+            f"sepnorm diagnose {quote(str(self.folder / 'embeddings.npz'))}",
+            f"sepnorm export {model} --out model.onnx",
+        ]
+
+
+def pretrain(
+    domain: str,
+    preset: str,
+    given: dict[str, Any],
+    changes: Sequence[str] = (),
+    folder: Path | None = None,
+    resume: bool = False,
+    start: Callable[[str, int], Report | None] | None = None,
+) -> Run:
+    """One run of a preset with changes: ``given`` by options of their own, others as ``key=value``.
+
+    ``start(arm, seed)`` gives what is called while the run trains.
+    """
+    known = open_domain(domain)
+    config = choose(known.presets, preset).changed({"norm": "bn+ln"} | parse_changes(changes) | given)
+    folder = folder or Path("runs") / f"pretrain-{domain}-{preset}-{slug(config.arm)}-seed{config.seed}"
+    before = finished(config, folder)
+    if not before:
+        begun = (folder / "config.json").is_file()
+        if begun and not resume:
+            raise SepNormError(
+                f"{folder} holds a run that is not finished, and nothing of it is lost: add --resume to go on with it, or name "
+                "another folder by --out."
+            )
+        recipe = known.recipe(config)
+        make_folder(folder)
+        report = start(config.arm, config.seed) if start is not None else None
+        try:
+            perform(recipe, config, folder, report)
+        except InterruptedRunError as error:
+            raise InterruptedRunError(
+                str(error).replace("the same command goes", "--resume makes the same command go")
+            ) from None
+        except SepNormError:
+            if not begun and last_checkpoint(folder / "checkpoints") is None:  # it never ran: leave nothing to resume
+                for name in ("config.json", "environment.json"):
+                    (folder / name).unlink(missing_ok=True)
+                shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            raise
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return Run(folder, config, metrics, before)

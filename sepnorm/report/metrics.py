@@ -1,0 +1,78 @@
+"""Which metrics and which arms of a comparison are shown, and by what name."""
+
+from __future__ import annotations
+
+import math
+
+from sepnorm.experiment import Arm, Comparison, higher_is_better
+
+#: How metrics are called in tables, in the order of the columns; others are in results.json.
+NAMES = {
+    "cls_linear_top1": "[CLS] linear",
+    "cls_linear_bn_top1": "[CLS] linear, with BN",
+    "cls_knn": "[CLS] kNN",
+    "mean_linear_top1": "mean linear",
+    "mean_knn": "mean kNN",
+    "cls_sts_average": "[CLS] STS",
+    "mean_sts_average": "mean STS",
+    "cls_transfer_average": "[CLS] transfer",
+    "cls_sts_before": "[CLS] STS before training",
+    "cls_uniformity": "[CLS] uniformity",
+    "cls_effective_rank": "[CLS] effective rank",
+    "loss": "final loss",
+}
+#: What can be measured without labels.
+GEOMETRY = ("cls_uniformity", "cls_effective_rank")
+#: Arms that have figures of their own.
+MOST_ARMS = 6
+
+
+def name_of(metric: str) -> str:
+    return NAMES.get(metric, metric.replace("_", " "))
+
+
+def shown_metrics(comparison: Comparison) -> list[str]:
+    """Those with a name here; where there is none, all."""
+    return [metric for metric in NAMES if metric in comparison.metrics] or comparison.metrics
+
+
+def probes(comparison: Comparison) -> list[str]:
+    """What says how good the embeddings are for something, rather than what shape they have."""
+    return [metric for metric in shown_metrics(comparison) if metric not in (*GEOMETRY, "loss")]
+
+
+def leading_metrics(comparison: Comparison) -> list[str]:
+    """What arms are told apart by: the first probe, or the geometry of [CLS] where there are no labels to probe with."""
+    shown = shown_metrics(comparison)
+    return probes(comparison)[:1] or [metric for metric in GEOMETRY if metric in shown] or shown[:1]
+
+
+def ranked(comparison: Comparison) -> list[Arm]:
+    """The arms beside the baseline, the best by the leading metric first; one that was not measured comes last."""
+    leading = leading_metrics(comparison)
+
+    def place(arm: Arm) -> float:
+        found = arm.interval(leading[0]) if leading else None
+        if found is None or math.isnan(found.mean):
+            return math.inf
+        return -found.mean if higher_is_better(leading[0]) else found.mean
+
+    return sorted(comparison.arms[1:], key=place)
+
+
+def shown_arms(comparison: Comparison) -> list[Arm]:
+    """The arms that have figures of their own, in their order: all, or else the baseline and the best others."""
+    kept = ranked(comparison)[: MOST_ARMS - 1]
+    return [arm for arm in comparison.arms if arm is comparison.arms[0] or arm in kept]
+
+
+def references(comparison: Comparison) -> list[Arm]:
+    """What the others are subtracted from: the baseline, and of three arms or more the next with the same lambda."""
+    baseline, *others = comparison.arms
+    alike = [arm for arm in others if arm.config.uniformity_weight == baseline.config.uniformity_weight]
+    return [baseline, *alike[:1]] if len(others) > 1 else [baseline]
+
+
+def without_lambda(arm: Arm) -> str:
+    """The name of an arm's norm and sites alone."""
+    return arm.config.changed({"uniformity_weight": 0.0}).arm

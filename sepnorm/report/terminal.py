@@ -1,0 +1,157 @@
+"""What commands show in a terminal: progress, verdicts and tables that fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sepnorm.diagnosis import Diagnosis
+
+
+@contextmanager
+def progress_bar(name: str, quiet: bool) -> Iterator[Any]:
+    """A bar on the error channel, where that is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(Path(name).name or name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def print_diagnoses(found: list[Diagnosis]) -> None:
+    """The measures side by side, then for each target its norm sites, the verdict with its signs, and advice."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from sepnorm.inspection import table as layer_table
+    from sepnorm.report.diagnosis_page import all_summaries, short_names, summary_rows
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    named = dict(zip(short_names([d.target for d in found]), found, strict=True))
+    summaries = all_summaries(named)
+    grid = Table("", *summaries, box=None, header_style="bold")
+    for row in summary_rows(summaries):
+        grid.add_row(*row)
+    console.print(grid)
+    for name, d in named.items():
+        if d.layers is not None:
+            console.print(Text(f"\n{name}: {len(d.layers.sites)} norm sites, what leaves each", style="bold"))
+            for line in fitted(layer_table(d.layers.sites), console.width):
+                console.print(Text(line), soft_wrap=True)
+        colour = {"healthy": "green", "partly collapsed": "yellow", "collapsed": "red"}[d.verdict.level]
+        title = f"\n{name}: {d.verdict.level}" if len(named) > 1 else f"\nVerdict: {d.verdict.level}"
+        console.print(Text(title, style=f"bold {colour}"))
+        console.print(Text(d.verdict.reason), soft_wrap=True)
+        signs = Table("sign", "value", "level", "threshold", box=None, header_style="bold")
+        for sign in d.verdict.signs:
+            signs.add_row(sign.name, f"{sign.value:.3f}", sign.level, sign.threshold)
+        console.print(signs)
+        for note in d.embeddings.notes:
+            console.print(Text(f"  Note: {note}"), soft_wrap=True)
+        console.print(Text("What to try next:"))
+        for line in d.verdict.advice:
+            console.print(Text(f"  - {line}"), soft_wrap=True)
+
+
+def fitted(rows: list[list[str]], width: int) -> list[str]:
+    """The table of sites as lines of ``width``: the least needed columns go first, then the beginnings of paths.
+
+    What all paths begin with is left out, and a star marks degenerate sites.
+    """
+    header, *body = rows
+    parts = [row[0].split(".") for row in body]
+    shared = next((i for i, names in enumerate(zip(*parts, strict=False)) if len(set(names)) > 1), 0)
+    paths = [".".join(names[shared:]) for names in parts]
+    rows = [header, *([("*" if row[-1] else " ") + path, *row[1:]] for path, row in zip(paths, body, strict=True))]
+    gone = {""} | {name for i, name in enumerate(header) if not any(row[i] for row in body)}
+    for name in ("", "cos tok", "var tok", "|tok|", "norm", "rank tok"):
+        gone.add(name)
+        kept = [i for i, title in enumerate(header) if title not in gone]
+        widths = {i: max(len(row[i]) for row in rows) for i in kept}
+        room = width - sum(w + 2 for i, w in widths.items() if i)
+        if room >= min(widths[0], 33):
+            break
+    widths[0] = max(min(widths[0], room), 12)
+    shown = [[_tail(row[0], widths[0]), *row[1:]] for row in rows]
+    lines = ["  ".join(row[i].ljust(widths[i]) for i in kept).rstrip() for row in shown]
+    if any(row[-1] for row in body):
+        lines.append(
+            "* degenerate: [CLS] is the same vector in every sample there, so a batch norm would give a constant"
+        )
+    return lines
+
+
+def _tail(path: str, width: int) -> str:
+    return path if len(path) <= width else f"{path[0]}…{path[2 - width :]}"
+
+
+def metric_lines(metrics: Mapping[str, float]) -> list[str]:
+    """Metrics as lines: those of [CLS] and of the mean of tokens side by side, then the others."""
+    places = {"cls": "[CLS]", "mean": "mean of tokens"}
+    both = [key.partition("_") for key in metrics]
+    kept = {place: title for place, title in places.items() if any(part[0] == place for part in both)}
+    rows = [["", *kept.values()]]
+    for measure in dict.fromkeys(measure for place, _, measure in both if place in kept):
+        values = [metrics.get(f"{place}_{measure}") for place in kept]
+        rows.append([measure.replace("_", " "), *("" if value is None else _figure(value) for value in values)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    others = [
+        f"{key.replace('_', ' ')}: {_figure(metrics[key])}" for key in metrics if key.partition("_")[0] not in kept
+    ]
+    return (lines if kept else []) + others
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if value and abs(value) < 0.001 else f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _lines(arm: str, seed: int) -> Any:
+    """A line when a run begins, and three on its way."""
+    print(f"{arm}, seed {seed}: begins", file=sys.stderr, flush=True)
+    quarter = 1
+
+    def report(step: int, steps: int, loss: float, rate: float) -> None:
+        nonlocal quarter
+        if step * 4 >= quarter * steps:
+            quarter = step * 4 // steps + 1
+            note = f"step {step} of {steps}, loss {loss:.3f}, {rate:.0f}/s"
+            print(f"{arm}, seed {seed}: {note}", file=sys.stderr, flush=True)
+
+    return report
+
+
+@contextmanager
+def training_progress(quiet: bool) -> Iterator[Any]:
+    """A bar for each run on the error channel, where that is a terminal; else a line for each run."""
+    if quiet:
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield _lines
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
+
+        def start(arm: str, seed: int) -> Any:
+            task = bar.add_task(f"{arm}, seed {seed}", total=None, note="")
+
+            def report(step: int, steps: int, loss: float, rate: float) -> None:
+                bar.update(task, completed=step, total=steps, note=f"loss {loss:.3f}, {rate:.0f}/s")
+
+            return report
+
+        yield start
