@@ -23,7 +23,7 @@ from torch import Tensor
 from sepnorm._version import __version__
 from sepnorm.configs import RunConfig
 from sepnorm.errors import SepNormError
-from sepnorm.files import write_whole
+from sepnorm.files import locked, write_whole
 from sepnorm.inspection import Inspection
 from sepnorm.paired import Difference, Interval, difference, interval
 from sepnorm.training import Report
@@ -163,6 +163,12 @@ def perform(recipe: Recipe, config: RunConfig, folder: Path, report: Report | No
     if finished(config, folder):
         return
     folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if not finished(config, folder):  # by another process, in the meantime
+            _run(recipe, config, folder, report)
+
+
+def _run(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None) -> None:
     _write_json(folder / "config.json", config.model_dump())
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)

@@ -1,11 +1,14 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and folders that one process at a time works in."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from sepnorm.errors import SepNormError
 
 
 def write_whole(path: Path, write: Callable[[str], Any]) -> None:
@@ -18,3 +21,21 @@ def write_whole(path: Path, write: Callable[[str], Any]) -> None:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Refuses a folder that another process works in. The lock goes with the process that has it, however that ends."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SepNormError(
+                f"another process is at work in {folder}: wait until it has ended, or name another folder by --out."
+            ) from None
+        yield

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -68,6 +70,7 @@ def test_finished_runs_are_not_repeated_and_new_seeds_are_added(tmp_path):
     assert recipe.done == [("ln", 0), ("bn+ln", 0), ("ln", 1), ("bn+ln", 1)]
     run = tmp_path / "runs" / "bn+ln@final-seed1"
     assert sorted(path.name for path in run.iterdir()) == [
+        ".lock",
         "config.json",
         "embeddings.npz",
         "environment.json",
@@ -85,6 +88,23 @@ def test_a_folder_of_another_config_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(SepNormError, match=r"config\.json is damaged"):
         perform(Counting(), TINY, tmp_path)
+
+
+def test_a_folder_that_another_process_works_in_is_refused(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from sepnorm.files import locked\n"
+        f"with locked(Path({str(tmp_path)!r})):\n    print('held', flush=True); time.sleep(60)\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        with pytest.raises(SepNormError, match="another process is at work in"):
+            perform(Counting(), TINY, tmp_path)
+    finally:
+        other.kill()
+        other.wait()
+    perform(Counting(), TINY, tmp_path)  # a killed process holds nothing
+    assert (tmp_path / "metrics.json").is_file()
 
 
 def test_equal_arms_are_refused_and_names_become_folders(tmp_path):
