@@ -31,9 +31,10 @@ Split = Annotated[str, typer.Option(help="The split of a datasets name.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 Model = Annotated[str, typer.Argument(help="A model's folder or hub name, or timm:NAME.")]
-Preset = Annotated[str, typer.Option(help="demo, small or paper.")]
+Preset = Annotated[str, typer.Option(help="demo, small, paper, or another of the domain.")]
+Domain = Annotated[str, typer.Argument(help="images, text or molecules")]
 TrainingData = Annotated[
-    str | None, typer.Option(help="Images: digits, a folder, a table, IDX files or a name of datasets.")
+    str | None, typer.Option(help="A folder of images, a table, a text file or a name of datasets, instead of the preset's.")
 ]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Any setting, as width=64; repeat for more.")]
 
@@ -118,7 +119,7 @@ def convert(
 
 @app.command()
 def compare(
-    domain: Annotated[str, typer.Argument(help="images")],
+    domain: Domain,
     norms: Annotated[str, typer.Option(help="Arms, the baseline first: NORM or NORM@SITES, with commas between.")] = "",
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1)] = 3,
     preset: Preset = "demo",
@@ -161,7 +162,7 @@ def compare(
 
 @app.command()
 def pretrain(
-    domain: Annotated[str, typer.Argument(help="images")],
+    domain: Domain,
     norm: Annotated[str | None, typer.Option(help="As bn+ln, which is the default: [CLS] first, then tokens.")] = None,
     sites: Annotated[str | None, typer.Option(help="all, final (the default), or a pattern of paths.")] = None,
     preset: Preset = "demo",

@@ -14,7 +14,7 @@ from sepnorm.experiment import Recipe
 if TYPE_CHECKING:
     from sepnorm.report.comparison_page import Extra
 
-NAMES = ("images", "text")
+NAMES = ("images", "text", "molecules")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,6 @@ class Domain:
 
 def open_domain(name: str) -> Domain:
     if name not in NAMES:
-        raise SepNormError(f"there is no domain {name!r}: there is {', '.join(NAMES)}.{nearest(name, NAMES)}")
+        raise SepNormError(f"there is no domain {name!r}: there are {', '.join(NAMES)}.{nearest(name, NAMES)}")
     found: Domain = import_module(f"sepnorm.{name}.domain").DOMAIN
     return found

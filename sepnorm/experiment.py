@@ -34,8 +34,9 @@ class Outcome:
     """What a recipe gives for one run; ``save`` writes the model to a folder.
 
     ``embeddings`` are of test samples, by name: ``cls`` (samples, dim), and if there are some ``mean`` of tokens alike,
-    ``labels`` (samples), ``tokens`` (some of all samples, dim). ``layers`` is what ``inspect`` found on test samples, and
-    ``arrays`` are more files of a domain for sections of its own, each by its name without ``.npz``.
+    ``labels`` (samples), ``tokens`` (some of all samples, dim). ``names`` are what a reader knows the samples by. ``layers``
+    is what ``inspect`` found on test samples, and ``arrays`` are more files of a domain for sections of its own, each by
+    its name without ``.npz``.
     """
 
     metrics: dict[str, float]
@@ -44,6 +45,7 @@ class Outcome:
     save: Callable[[Path], Any]
     layers: Inspection | None = None
     arrays: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    names: list[str] | None = None
 
 
 class Recipe(Protocol):
@@ -115,7 +117,7 @@ def comparable(arm: Arm, other: Arm, metric: str) -> bool:
 
 
 def higher_is_better(metric: str) -> bool:
-    return not any(word in metric for word in ("uniformity", "mean_cosine", "loss", "mae", "rmse"))
+    return not any(word in metric for word in ("uniformity", "alignment", "mean_cosine", "loss", "mae", "rmse"))
 
 
 def compare(
@@ -183,6 +185,8 @@ def _run(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None)
         write_whole(folder / f"{name}.npz", partial(_write_arrays, arrays=arrays))
     if outcome.layers is not None:
         _write_json(folder / "layers.json", asdict(outcome.layers))
+    if outcome.names is not None:
+        _write_json(folder / "names.json", outcome.names)
     _write_json(folder / "metrics.json", outcome.metrics)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 

@@ -23,6 +23,7 @@ from sepnorm.training import Report, last_checkpoint
 class Run:
     """A finished run: its folder, what was used, what came out, and whether it had been finished before."""
 
+    domain: str
     folder: Path
     config: RunConfig
     metrics: dict[str, float]
@@ -43,12 +44,14 @@ class Run:
     def next_commands(self) -> list[str]:
         """What one may want to type now."""
         model, data = quote(str(self.model)), quote(self.config.data)
-        return [
-            f"sepnorm evaluate {model} --data {data}",
-            f"sepnorm embed {model} {data} --out embeddings.parquet",
-            f"sepnorm diagnose {quote(str(self.folder / 'embeddings.npz'))}",
-            f"sepnorm export {model} --out model.onnx",
-        ]
+        own = {
+            "images": [f"evaluate {model} --data {data}", f"embed {model} {data} --out embeddings.parquet"],
+            "text": [f"evaluate {model} --on sts --data FOLDER"],
+        }
+        words = [*own.get(self.domain, []), f"diagnose {quote(str(self.folder / 'embeddings.npz'))}"]
+        if self.domain in own:
+            words.append(f"export {model} --out model.onnx")
+        return [f"sepnorm {line}" for line in words]
 
 
 def pretrain(
@@ -91,4 +94,4 @@ def pretrain(
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             raise
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    return Run(folder, config, metrics, before)
+    return Run(domain, folder, config, metrics, before)

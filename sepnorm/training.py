@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 
 from sepnorm.configs import RunConfig
 from sepnorm.errors import InterruptedRunError, SepNormError
+from sepnorm.guarding import Guard
 
 #: Called with the step, the number of steps, the loss and samples per second.
 Report = Callable[[int, int, float, float], None]
@@ -61,12 +62,15 @@ class Steps(Dataset):
         return self.steps * self.config.accumulation
 
     def __getitem__(self, number: int) -> dict[str, Any]:
+        return self.make(self.chosen(number), torch.Generator().manual_seed(_mixed(self.config.seed, number, 2)))
+
+    def chosen(self, number: int) -> Tensor:
+        """The numbers of the samples in a batch."""
         epoch, place = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(_mixed(self.config.seed, epoch, 1))
             self._epoch, self._order = epoch, self.order(generator)
-        chosen = self._order[place * self.batch : (place + 1) * self.batch]
-        return self.make(chosen, torch.Generator().manual_seed(_mixed(self.config.seed, number, 2)))
+        return self._order[place * self.batch : (place + 1) * self.batch]
 
     def order(self, generator: torch.Generator) -> Tensor:
         """The samples in the order of an epoch, by their numbers."""
@@ -200,17 +204,30 @@ class _Watch:
         self.losses: list[tuple[int, float]] = []
         self.seconds = 0.0
         self.stopped = False
-        self._pending: list[Tensor] = []
+        self.guard = Guard()
+        self._of_step: list[Tensor] = []  # losses of the batches of a step
+        self._pending: list[float] = []  # losses of steps since the last line of the log
         self._since = time.monotonic()
         self._every = max(1, steps.steps // 200)
         self._board: Any = None
 
     def take_up(self, kept: dict[str, Any]) -> None:
         self.losses = [(int(step), float(loss)) for step, loss in kept["losses"]]
-        self.seconds = float(kept["seconds"])
+        self.seconds, self._pending = float(kept["seconds"]), list(kept["pending"])
 
     def see(self, loss: Tensor) -> None:
-        self._pending.append(loss)
+        self._of_step.append(loss)
+
+    def judge(self, model: nn.Module, step: int) -> None:
+        """Before the optimizer's step: passes it over where something is not finite."""
+        if self.guard.allows(model, self._of_step, step + 1, lambda: self._samples(step)):
+            self._pending.append(float(torch.stack(self._of_step).mean()))
+        self._of_step = []
+
+    def _samples(self, step: int) -> str:
+        size = self.steps.config.accumulation
+        found = torch.cat([self.steps.chosen(number) for number in range(step * size, (step + 1) * size)]).tolist()
+        return f"samples {', '.join(map(str, found[:8]))}{' …' if len(found) > 8 else ''}"
 
     def catching(self) -> Any:
         from contextlib import contextmanager
@@ -241,6 +258,12 @@ class _Watch:
         watch = self
 
         class Callback(transformers.TrainerCallback):
+            def on_step_begin(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
+                watch.guard.begin(model)
+
+            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
+                watch.judge(model, state.global_step)
+
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 step = state.global_step
                 if step % watch._every == 0 or step == watch.steps.steps:
@@ -256,7 +279,7 @@ class _Watch:
                     if watch.watcher is not None:
                         watch.watcher.save(folder)
                     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
-                    kept = {"losses": watch.losses, "seconds": watch.seconds, "sizes": sizes}
+                    kept = {"losses": watch.losses, "seconds": watch.seconds, "pending": watch._pending, "sizes": sizes}
                     (folder / _COMPLETE).write_text(json.dumps(kept), encoding="utf-8")
 
         return Callback()
@@ -265,7 +288,7 @@ class _Watch:
         now = time.monotonic()
         self.seconds += now - self._since
         self._since = now
-        loss = float(torch.stack(self._pending).mean())
+        loss = sum(self._pending) / len(self._pending) if self._pending else math.nan
         self._pending = []
         self.losses.append((step, loss))
         rate = step * self.steps.batch * self.steps.config.accumulation / max(self.seconds, 1e-9)

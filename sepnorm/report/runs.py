@@ -26,7 +26,7 @@ def diagnosis_of(arm: Arm, seed: int) -> Diagnosis:
     found = summary(cloud["cls"])
     verdict = judge(found, target=str(folder / "model"), data=arm.config.data, layers=layers)
     mean = summary(cloud["mean"]) if "mean" in cloud else None
-    return Diagnosis(arm.name, arm.config.data, verdict, found, mean, layers, points(cloud), cloud.get("tokens"))
+    return Diagnosis(arm.name, arm.config.data, verdict, found, mean, layers, points(cloud, names_of(folder)), cloud.get("tokens"))
 
 
 def embeddings(path: Path) -> dict[str, Tensor]:
@@ -36,12 +36,18 @@ def embeddings(path: Path) -> dict[str, Tensor]:
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 
 
-def points(cloud: dict[str, Tensor]) -> Points:
-    labels = [str(int(label)) for label in cloud["labels"]] if "labels" in cloud else None
-    names = [f"sample {i}" + (f", label {labels[i]}" if labels else "") for i in range(len(cloud["cls"]))]
-    every = torch.linspace(0, len(names) - 1, min(len(names), _SHOWN)).long().tolist()
-    rows = cloud["cls"][every].float()
-    return Points(rows, [labels[i] for i in every] if labels else None, [names[i] for i in every])
+def names_of(folder: Path) -> list[str] | None:
+    """What the test samples of a run are called; None where it kept no names."""
+    path = folder / "names.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def points(cloud: dict[str, Tensor], names: list[str] | None = None) -> Points:
+    """Some test samples for the map, with labels where there are some."""
+    labels = [f"{float(label):g}" for label in cloud["labels"]] if "labels" in cloud else None
+    every = torch.linspace(0, len(cloud["cls"]) - 1, min(len(cloud["cls"]), _SHOWN)).long().tolist()
+    said = [names[i] if names else f"sample {i}" + (f", label {labels[i]}" if labels else "") for i in every]
+    return Points(cloud["cls"][every].float(), [labels[i] for i in every] if labels else None, said)
 
 
 def read_layers(path: Path) -> Inspection | None:

@@ -1,0 +1,1 @@
+"""Sentences: training data, embeddings, and what these are worth."""

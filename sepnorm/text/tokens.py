@@ -1,0 +1,91 @@
+"""Sentences as numbers of tokens: read once, kept in one flat tensor, put together to batches of similar length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepnorm.configs import RunConfig
+from sepnorm.training import Steps
+
+_PART = 10_000  # sentences that are tokenised at a time
+_WINDOW = 64  # batches that are sorted by length together
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+class Tokens:
+    """The tokens of many sentences in one tensor, cut off at ``length``; ``lengths`` (sentences) has how many each has."""
+
+    def __init__(self, tokenizer: Any, texts: Sequence[str], length: int) -> None:
+        import numpy
+
+        parts, counts = [], []
+        for start in range(0, len(texts), _PART):
+            found = tokenizer(list(texts[start : start + _PART]), truncation=True, max_length=length)["input_ids"]
+            counts += [len(ids) for ids in found]
+            parts.append(numpy.fromiter((i for ids in found for i in ids), dtype=numpy.int32))
+        self.padding = int(tokenizer.pad_token_id)
+        self.lengths = torch.tensor(counts)
+        self._starts = self.lengths.cumsum(0) - self.lengths
+        self._ids = torch.from_numpy(numpy.concatenate(parts))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def batch(self, rows: Tensor) -> dict[str, Tensor]:
+        """``input_ids`` and ``attention_mask`` (rows, longest of them) of the sentences with these numbers."""
+        lengths = self.lengths[rows]
+        places = torch.arange(int(lengths.max()))
+        mask = places < lengths[:, None]
+        ids = self._ids[(self._starts[rows][:, None] + places).clamp(max=len(self._ids) - 1)].long()
+        return {"input_ids": ids.masked_fill(~mask, self.padding), "attention_mask": mask.long()}
+
+    def batches(self, rows: Tensor, size: int) -> list[tuple[Tensor, dict[str, Tensor]]]:
+        """All these sentences, sorted by length, with their numbers."""
+        order = rows[self.lengths[rows].argsort(stable=True)]
+        return [(part, self.batch(part)) for part in order.split(size) if len(part)]
+
+
+class SimilarLengths(Steps):
+    """Batches of sentences of similar length, so that little is padded, in random order."""
+
+    schedule = "linear"  # as SimCSE has it
+
+    def __init__(
+        self, config: RunConfig, lengths: Tensor, make: Callable[[Tensor, torch.Generator], dict[str, Any]]
+    ) -> None:
+        super().__init__(config, len(lengths), make)
+        self._lengths = lengths
+
+    def order(self, generator: torch.Generator) -> Tensor:
+        """A random order, sorted by length within windows of some batches; then the batches are shuffled."""
+        drawn = super().order(generator)[: self.per_epoch * self.batch]
+        windows = [part[self._lengths[part].argsort(stable=True)] for part in drawn.split(_WINDOW * self.batch)]
+        batches = torch.cat(windows).view(self.per_epoch, self.batch)
+        return batches[torch.randperm(self.per_epoch, generator=generator)].flatten()
+
+
+def train_wordpiece(texts: Sequence[str], vocabulary: int, longest: int) -> Any:
+    """A tokeniser of word pieces learnt from ``texts``, in BERT's manner: lower case, [CLS] first, [SEP] last."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    learner: Any = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learner.normalizer, learner.pre_tokenizer = normalizer, splitter
+    letters = sorted({letter for text in texts for letter in normalizer.normalize_str(text) if not letter.isspace()})
+    # Ties between pairs are broken by the numbers of their parts, and those of letters inside of words are drawn anew by each
+    # process: named beforehand they are the same in all.
+    known = [*SPECIAL, *(f"##{letter}" for letter in letters)]
+    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=known, show_progress=False)
+    learner.train_from_iterator(texts, trainer)
+    tokenizer: Any = Tokenizer(models.WordPiece(learner.get_vocab(), unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[(name, SPECIAL.index(name)) for name in ("[CLS]", "[SEP]")]
+    )
+    names = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=longest, **names)
