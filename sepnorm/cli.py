@@ -34,7 +34,8 @@ Model = Annotated[str, typer.Argument(help="A model's folder or hub name, or tim
 Preset = Annotated[str, typer.Option(help="demo, small, paper, or another of the domain.")]
 Domain = Annotated[str, typer.Argument(help="images, text or molecules")]
 TrainingData = Annotated[
-    str | None, typer.Option(help="A folder of images, a table, a text file or a name of datasets, instead of the preset's.")
+    str | None,
+    typer.Option(help="A folder of images, a table, a text file or a name of datasets, instead of the preset's."),
 ]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Any setting, as width=64; repeat for more.")]
 

@@ -45,7 +45,9 @@ class Guard:
                 buffer.copy_(old)
         self.in_a_row += 1
         shown, samples = ", ".join(f"{float(loss):g}" for loss in losses), what()
-        logger.warning("step %d was refused: its loss is %s, or its gradients are not finite (%s).", step, shown, samples)
+        logger.warning(
+            "step %d was refused: its loss is %s, or its gradients are not finite (%s).", step, shown, samples
+        )
         if self.in_a_row >= PATIENCE:
             raise SepNormError(
                 f"{PATIENCE} steps in a row, up to step {step}, had a loss or gradients that are not finite ({samples}): weights "

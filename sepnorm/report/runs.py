@@ -26,7 +26,9 @@ def diagnosis_of(arm: Arm, seed: int) -> Diagnosis:
     found = summary(cloud["cls"])
     verdict = judge(found, target=str(folder / "model"), data=arm.config.data, layers=layers)
     mean = summary(cloud["mean"]) if "mean" in cloud else None
-    return Diagnosis(arm.name, arm.config.data, verdict, found, mean, layers, points(cloud, names_of(folder)), cloud.get("tokens"))
+    return Diagnosis(
+        arm.name, arm.config.data, verdict, found, mean, layers, points(cloud, names_of(folder)), cloud.get("tokens")
+    )
 
 
 def embeddings(path: Path) -> dict[str, Tensor]:

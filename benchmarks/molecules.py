@@ -1,0 +1,312 @@
+"""Molecules per second: from SMILES to graphs and batches, and while Graphormer-slim is trained.
+
+    python benchmarks/molecules.py --data zinc12k.csv.gz [--rounds 5] [--molecules 1024]
+
+The data is a table with a column ``smiles``. One thread and processor time, which other work on the machine disturbs less
+than time on the wall. Contenders take turns; printed are medians over the rounds, and in brackets the lowest and highest
+of the rounds' ratios.
+
+Featurising stands beside RDKit's own parsing of the same SMILES, which it contains, and beside a plain reference: parsing, the
+same features, Floyd and Warshall in NumPy, and the path between every two atoms put together in Python.
+
+Training stands beside Graphormer as published, with dense edges: an embedding for each of the five bonds between every two
+atoms, a matrix for each hop, their mean; queries, keys and values by themselves; attention by matrix products and softmax;
+torch's dropout, at the same places; batches in random order, padded to their largest molecule. It also stands there with our
+batches of molecules of similar size, which shows what the step itself gains. A step is forward, the mean absolute error of a
+linear head, backward and AdamW on 64 molecules; a run is four steps, of which ours are on small and on large molecules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from norm_overhead import KEEP_MEMORY, peak_bytes
+
+if __name__ == "__main__" and sys.platform == "linux" and "MALLOC_TRIM_THRESHOLD_" not in os.environ:
+    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEP_MEMORY)
+
+import numpy as np
+import torch
+from rdkit import Chem
+from torch import Tensor, nn
+
+import sepnorm
+from sepnorm.molecules.batches import buckets, collate
+from sepnorm.molecules.features import featurise
+from sepnorm.molecules.graphormer import GraphormerConfig, GraphormerModel
+from sepnorm.molecules.graphs import Graph, Graphs
+
+BATCH, HOPS = 64, 5
+TRAINED = 4  # batches of a run
+
+
+# ---- the plain reference ------------------------------------------------------------------------------------------------
+
+
+def plain_paths(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """Distances (n, n) and the codes of the first bonds on one shortest path (n, n, hops, features), plus 1, 0 for none."""
+    n = len(graph)
+    distance = np.full((n, n), 510)
+    np.fill_diagonal(distance, 0)
+    bond = {}
+    for (i, j), codes in zip(graph.bonds.tolist(), graph.bond_features, strict=True):
+        distance[i, j] = distance[j, i] = 1
+        bond[i, j] = bond[j, i] = codes
+    middle = np.full((n, n), -1)
+    for k in range(n):
+        through = distance[:, k, None] + distance[None, k]
+        shorter = through < distance
+        distance[shorter] = through[shorter]
+        middle[shorter] = k
+
+    def between(i: int, j: int) -> list[int]:
+        k = middle[i, j]
+        return [] if k < 0 else [*between(i, k), k, *between(k, j)]
+
+    edges = np.zeros((n, n, HOPS, graph.bond_features.shape[1]), dtype=np.int64)
+    for i in range(n):
+        for j in range(n):
+            if i != j and distance[i, j] < 510:
+                path = [i, *between(i, j), j]
+                for hop in range(min(HOPS, len(path) - 1)):
+                    edges[i, j, hop] = bond[path[hop], path[hop + 1]] + 1
+    return distance, edges
+
+
+class PublishedBias(nn.Module):
+    """Distance and dense edges, as published."""
+
+    def __init__(self, kinds: int, heads: int) -> None:
+        super().__init__()
+        self.distances = nn.Embedding(512, heads)
+        self.virtual = nn.Embedding(1, heads)
+        self.edges = nn.Embedding(kinds + 1, heads, padding_idx=0)
+        self.hops = nn.Embedding(HOPS * heads * heads, 1)
+
+    def forward(self, distances: Tensor, edges: Tensor, padding: Tensor) -> Tensor:
+        batch, n, heads = *distances.shape[:2], self.virtual.embedding_dim
+        bias = distances.new_zeros((batch, heads, n + 1, n + 1), dtype=torch.float32)
+        bias[:, :, 1:, 1:] = bias[:, :, 1:, 1:] + self.distances(distances).permute(0, 3, 1, 2)
+        bias[:, :, 1:, 0] = bias[:, :, 1:, 0] + self.virtual.weight.view(1, heads, 1)
+        bias[:, :, 0, :] = bias[:, :, 0, :] + self.virtual.weight.view(1, heads, 1)
+        counted = distances.clamp(1, HOPS).float()
+        embedded = self.edges(edges).mean(-2)  # (batch, n, n, hops, heads)
+        flat = embedded.permute(3, 0, 1, 2, 4).reshape(HOPS, -1, heads)
+        flat = torch.bmm(flat, self.hops.weight.view(HOPS, heads, heads))
+        embedded = flat.view(HOPS, batch, n, n, heads).permute(1, 2, 3, 0, 4)
+        mean = (embedded.sum(-2) / counted.unsqueeze(-1)).permute(0, 3, 1, 2)
+        bias[:, :, 1:, 1:] = bias[:, :, 1:, 1:] + mean
+        return bias.masked_fill(padding[:, None, None, :], float("-inf"))
+
+
+class PublishedAttention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, (width // heads) ** -0.5
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        q, k, v = (f(x).view(*x.shape[:2], self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        weights = torch.softmax((q * self.scale) @ k.transpose(2, 3) + bias, dim=3)
+        return self.out((self.dropout(weights) @ v).transpose(1, 2).reshape(x.shape))
+
+
+class Published(nn.Module):
+    """The same encoder with the parts above in the place of ours."""
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        self.encoder = GraphormerModel(config)
+        kinds = self.encoder.bias.bonds.num_embeddings
+        self.encoder.bias = PublishedBias(kinds, config.num_attention_heads)
+        self.encoder.dropout = nn.Dropout(config.hidden_dropout_prob)
+        for layer in self.encoder.layers:
+            layer.attention = PublishedAttention(config.hidden_size, config.num_attention_heads)
+            layer.dropout = nn.Dropout(config.hidden_dropout_prob)
+            layer.feed_forward[2] = nn.Dropout(config.activation_dropout_prob)
+
+    def forward(
+        self, nodes: Tensor, degrees: Tensor, distances: Tensor, edges: Tensor, attention_mask: Tensor
+    ) -> Tensor:
+        model = self.encoder
+        bias = model.bias(distances, edges, attention_mask == 0)
+        x = model.dropout(model.emb_layer_norm(model.embeddings(nodes, degrees)))
+        for layer in model.layers:
+            x = layer(x, bias)
+        return model.final_norm(x)
+
+
+class Ours(nn.Module):
+    def __init__(self, config: GraphormerConfig, norm: str = "ln") -> None:
+        super().__init__()
+        self.encoder = GraphormerModel(config)
+        if norm != "ln":
+            sepnorm.convert(self.encoder, norm)
+
+    def forward(self, **batch: Tensor) -> Tensor:
+        return self.encoder(**batch).last_hidden_state
+
+
+# ---- measuring ----------------------------------------------------------------------------------------------------------
+
+
+def take_turns(runs: dict[str, Callable[[], object]], rounds: int, first: str) -> dict[str, tuple[float, list[float]]]:
+    """Median seconds of each run, and its ratios to ``first`` round by round, sorted."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for name in [*runs, *[name for _ in range(rounds) for name in random.sample(list(runs), len(runs))]]:
+        start = time.process_time()
+        runs[name]()
+        times[name].append(time.process_time() - start)
+    kept = {name: values[1:] for name, values in times.items()}  # the first turn warms up
+    return {
+        name: (statistics.median(values), sorted(a / b for a, b in zip(values, kept[first], strict=True)))
+        for name, values in kept.items()
+    }
+
+
+def show(found: dict[str, tuple[float, list[float]]], molecules: int) -> None:
+    for name, (seconds, ratios) in found.items():
+        middle = statistics.median(ratios)
+        print(
+            f"  {name:44}{molecules / seconds:9,.0f} molecules/s {middle:8.2f}x ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+            flush=True,
+        )
+
+
+def batches_of(graphs: Graphs) -> list[dict[str, Tensor]]:
+    return [collate([graphs[row] for row in rows], HOPS) for rows in buckets(graphs.sizes, BATCH)]
+
+
+def measure_featurising(smiles: list[str], kind: str, rounds: int) -> None:
+    few = smiles[: max(1, len(smiles) // 16)]
+    graphs, _ = featurise(smiles, kind)
+    share = len(smiles) / len(few)
+
+    def plain() -> None:
+        for graph in featurise(few, kind)[0]:
+            plain_paths(graph)
+
+    runs: dict[str, Callable[[], object]] = {
+        "MolFromSmiles alone": lambda: [Chem.MolFromSmiles(text) for text in smiles],
+        "featurise": lambda: featurise(smiles, kind),
+        "collate": lambda: batches_of(graphs),
+        "featurise and collate": lambda: batches_of(featurise(smiles, kind)[0]),
+        "plain reference": plain,
+    }
+    found = take_turns(runs, rounds, "MolFromSmiles alone")
+    seconds, ratios = found["plain reference"]
+    found["plain reference"] = seconds * share, [ratio * share for ratio in ratios]
+    print(f"\n{kind}: {len(smiles)} SMILES, mean {graphs.sizes.mean():.1f} atoms; time as a ratio to RDKit's parsing")
+    show(found, len(smiles))
+    both = found["featurise and collate"][0]
+    print(
+        f"  the plain reference takes {found['plain reference'][0] / both:.1f} times as long as featurise and collate"
+    )
+
+
+def measure_growth(rounds: int) -> None:
+    print("\ngrowth with the number of atoms, 64 equal molecules (rings in a chain), zinc, milliseconds a molecule")
+    print(f"  {'atoms':>6}{'parse':>9}{'featurise':>11}{'collate':>9}{'plain reference':>17}")
+    for units in (1, 2, 4, 8, 14):
+        smiles = ["C1CCC(CC1)OCC" * units] * 64
+        graphs, _ = featurise(smiles)
+        runs: dict[str, Callable[[], object]] = {
+            "parse": lambda smiles=smiles: [Chem.MolFromSmiles(text) for text in smiles],
+            "featurise": lambda smiles=smiles: featurise(smiles),
+            "collate": lambda graphs=graphs: collate(graphs, HOPS),
+            "plain": lambda graphs=graphs: plain_paths(graphs[0]),
+        }
+        found = take_turns(runs, rounds, "parse")
+        parts = [found[name][0] * 1e3 / (1 if name == "plain" else 64) for name in runs]
+        print(f"  {len(graphs[0]):6}{parts[0]:9.3f}{parts[1]:11.3f}{parts[2]:9.3f}{parts[3]:17.3f}", flush=True)
+
+
+def published_batch(graphs: list[Graph]) -> dict[str, Tensor]:
+    """The batch with dense edges (batch, n, n, hops, features) in the place of ``paths``."""
+    batch = collate(graphs, HOPS)
+    n, features = batch["nodes"].shape[1], graphs[0].bond_features.shape[1]
+    edges = torch.zeros(len(graphs), n, n, HOPS, features, dtype=torch.int64)
+    distances = torch.full((len(graphs), n, n), 511)
+    for row, graph in enumerate(graphs):
+        found, codes = plain_paths(graph)
+        distances[row, : len(graph), : len(graph)] = torch.from_numpy(found)
+        edges[row, : len(graph), : len(graph)] = torch.from_numpy(codes)
+    kept = {key: batch[key] for key in ("nodes", "degrees", "attention_mask")}
+    return kept | {"distances": distances, "edges": edges}
+
+
+def steps(model: nn.Module, batches: Callable[[], Iterable[dict[str, Tensor]]]) -> Callable[[], object]:
+    """A training step on each batch."""
+    head = nn.Linear(80, 1)
+    parameters = [*model.parameters(), *head.parameters()]
+    optimiser = torch.optim.AdamW(parameters, lr=2e-4, fused=True)
+    model.train()
+
+    def run() -> None:
+        for batch in batches():
+            hidden: Any = model(**batch)
+            (head(hidden[:, 0]) - 1.0).abs().mean().backward()
+            optimiser.step()
+            optimiser.zero_grad()
+
+    return run
+
+
+def measure_training(smiles: list[str], kind: str, rounds: int) -> None:
+    graphs, _ = featurise(smiles, kind)
+    every = max(1, len(graphs) // (TRAINED * BATCH))
+    parts = buckets(graphs.sizes, BATCH)[every // 2 :: every][:TRAINED]  # small and large molecules alike
+    alike = [[graphs[row] for row in rows] for rows in parts]
+    mixed = [graphs[start : start + BATCH] for start in range(0, TRAINED * BATCH, BATCH)]
+    ours = [collate(part, HOPS) for part in alike]
+    dense = {name: [published_batch(part) for part in parts] for name, parts in (("alike", alike), ("mixed", mixed))}
+    config = GraphormerConfig(features=kind)
+    baseline = "published, batches in random order"
+    runs = {
+        baseline: steps(Published(config), lambda: dense["mixed"]),
+        "published, batches of similar size": steps(Published(config), lambda: dense["alike"]),
+        "ours, ln": steps(Ours(config), lambda: ours),
+        "ours, ln, collated in the step": steps(Ours(config), lambda: (collate(part, HOPS) for part in alike)),
+        "ours, bn+ln": steps(Ours(config, "bn+ln"), lambda: ours),
+    }
+    found = take_turns(runs, rounds, baseline)
+    print(f"\n{kind}: training slim on {TRAINED} batches of {BATCH} molecules; time as a ratio to published")
+    show(found, TRAINED * BATCH)
+    base = peak_bytes(runs[baseline])
+    for name in (baseline, "ours, ln", "ours, bn+ln"):
+        held = peak_bytes(runs[name])
+        print(f"  {name:44}{held / 2**20:9.1f} MiB at most during a step {held / base:8.2f}x")
+    for name, batches in ((baseline, dense["mixed"]), ("ours", ours)):
+        print(f"  {name + ', a batch':44}{sum(v.nbytes for v in batches[0].values()) / 2**20:9.1f} MiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="a CSV file with a column smiles, may be gzipped")
+    parser.add_argument("--molecules", type=int, default=1024, help="how many of its rows (default 1024)")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    import pyarrow.csv
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    random.seed(0)
+    smiles = pyarrow.csv.read_csv(args.data)["smiles"].to_pylist()[: args.molecules]
+    print(f"torch {torch.__version__}, RDKit {Chem.rdBase.rdkitVersion}, one thread, processor time")
+    for kind in ("zinc", "ogb"):
+        measure_featurising(smiles, kind, args.rounds)
+    measure_growth(args.rounds)
+    for kind in ("zinc", "ogb"):
+        measure_training(smiles, kind, args.rounds)
+
+
+if __name__ == "__main__":
+    main()

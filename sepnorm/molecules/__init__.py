@@ -1,0 +1,1 @@
+"""Molecules: SMILES to graphs, graphs to padded batches, and Graphormer with its virtual node as [CLS]."""

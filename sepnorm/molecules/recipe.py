@@ -1,0 +1,156 @@
+"""One run on molecules: learn a property, or learn without labels and be probed for it; then measure and save."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepnorm.calibration import calibrate
+from sepnorm.experiment import Outcome
+from sepnorm.inspection import Inspection, inspect
+from sepnorm.molecules.batches import buckets, collate
+from sepnorm.molecules.config import MoleculeConfig
+from sepnorm.molecules.data import MoleculeData, MoleculeSet, load_molecules
+from sepnorm.molecules.model import MaskedModel, MoleculeModel, PropertyModel
+from sepnorm.molecules.pictures import FILE as PREDICTIONS
+from sepnorm.molecules.scores import probe, scores
+from sepnorm.molecules.steps import BucketedSteps, masked_batch
+from sepnorm.probes import shape
+from sepnorm.store import save
+from sepnorm.training import Report, Trained, train
+
+_BATCH = 128  # molecules encoded at a time
+_CALIBRATED, _INSPECTED, _TOKENS = 1024, 512, 4096  # molecules; token vectors kept of the latter
+_GROUPS = 5  # colours of a map for numbers
+
+
+class MoleculeRecipe:
+    """The data of a config, and what a run of any config with the same data does."""
+
+    def __init__(self, config: MoleculeConfig) -> None:
+        self.data: MoleculeData = load_molecules(config)
+
+    def run(self, config: MoleculeConfig, folder: Path, report: Report | None = None) -> Outcome:
+        """Trains, measures on validation and test molecules, in the units of the targets, and looks inside."""
+        model, trained = self.train(config, folder, report)
+        if isinstance(model, MaskedModel) and "bn" in config.norm:
+            self.recalibrate(model)
+        metrics, embeddings, arrays = self.measure(model)
+        metrics |= {"loss": trained.losses[-1][1], "molecules_per_second": trained.rate}
+        layers, embeddings["tokens"] = self.look_inside(model)
+        names = self.data.test.smiles
+        return Outcome(metrics, trained.losses, embeddings, partial(self.save, model), layers, arrays, names)
+
+    def train(
+        self, config: MoleculeConfig, folder: Path, report: Report | None = None
+    ) -> tuple[MoleculeModel, Trained]:
+        """The last weights count: the rate of learning goes to 0, and nothing is chosen by validation."""
+        data, model = self.data, self.build(config)
+
+        def make(chosen: Tensor, generator: torch.Generator) -> dict[str, Any]:
+            graphs = [data.train.graphs[row] for row in chosen.tolist()]
+            if config.task == "pretrain":
+                return masked_batch(graphs, config, generator)
+            targets = (data.train.targets[chosen] - data.mean) / data.std
+            return collate(graphs, config.max_hops) | {"targets": targets}
+
+        return model, train(model, BucketedSteps(config, data.train.sizes, make), folder, report)
+
+    def build(self, config: MoleculeConfig) -> MoleculeModel:
+        if config.task == "pretrain":
+            return MaskedModel(config)
+        return PropertyModel(config, len(self.data.names), self.data.classes)
+
+    def save(self, model: MoleculeModel, folder: Path) -> None:
+        """The encoder, as ``GraphormerModel``, and beside it the head of a property with the scale of its targets."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if model.settings.norm == "ln":
+            model.graphormer.save_pretrained(folder)
+        else:
+            save(model.graphormer, folder)
+        if isinstance(model, PropertyModel):
+            from safetensors.torch import save_file
+
+            head = {"mean": self.data.mean, "std": self.data.std} | dict(model.head.state_dict())
+            save_file({name: value.contiguous() for name, value in head.items()}, folder / "head.safetensors")
+
+    @torch.no_grad()
+    def encode(self, model: MoleculeModel, molecules: MoleculeSet) -> Tensor:
+        """[VNode] of each molecule, in their order: (count, width)."""
+        model.eval()
+        device = next(model.parameters()).device
+        found = torch.empty(len(molecules), model.settings.width)
+        for rows in buckets(molecules.sizes, _BATCH):
+            batch = self._batch(model, molecules, rows)
+            batch = {name: value.to(device) for name, value in batch.items()}
+            found[rows] = model.graphormer(**batch).last_hidden_state[:, 0].float().cpu()
+        return found
+
+    def _batch(self, model: MoleculeModel, molecules: MoleculeSet, rows: list[int]) -> dict[str, Tensor]:
+        return collate([molecules.graphs[row] for row in rows], model.settings.max_hops)
+
+    def recalibrate(self, model: MoleculeModel) -> None:
+        """Statistics learnt on molecules with hidden atoms, measured anew on whole ones."""
+        some = _evenly(self.data.train, _CALIBRATED)
+        parts = [rows for rows in buckets(some.sizes, _BATCH) if len(rows) > 1]
+        calibrate(model.graphormer, [self._batch(model, some, rows) for rows in parts])
+
+    @torch.no_grad()
+    def predict(self, model: PropertyModel, vectors: Tensor) -> Tensor:
+        """From [VNode] (count, width) to targets in their units, or to logits of classes: (count, targets)."""
+        head = model.head
+        predicted = torch.nn.functional.linear(vectors, head.weight.float().cpu(), head.bias.float().cpu())
+        return predicted * self.data.std + self.data.mean
+
+    def measure(self, model: MoleculeModel) -> tuple[dict[str, float], dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+        """Scores and geometry, embeddings of test molecules, and predictions."""
+        data = self.data
+        test = self.encode(model, data.test)
+        metrics: dict[str, float] = {}
+        kept = {"true": data.test.targets}
+        if isinstance(model, PropertyModel):
+            kept["predicted"] = self.predict(model, test)
+            valid = self.predict(model, self.encode(model, data.valid))
+            for name, guesses, part in (("test", kept["predicted"], data.test), ("valid", valid, data.valid)):
+                metrics |= {
+                    f"{name}_{key}": value for key, value in scores(guesses, part.targets, data.classes).items()
+                }
+        else:
+            parts = [(self.encode(model, part), part.targets) for part in (data.train, data.valid)]
+            found = probe(parts[0], parts[1], (test, data.test.targets), data.classes)
+            metrics |= {f"probe_{key}": value for key, value in found.items()}
+        metrics |= {f"cls_{key}": value for key, value in shape(test).items()}
+        first = data.test.targets[:, 0]
+        embeddings = {"cls": test, "labels": first.nan_to_num(-1).long() if data.classes else groups(first)}
+        return metrics, embeddings, {PREDICTIONS: kept}
+
+    @torch.no_grad()
+    def look_inside(self, model: MoleculeModel) -> tuple[Inspection, Tensor]:
+        """What goes through the norms for some test molecules, and some token vectors (count, width) that come out."""
+        encoder = model.graphormer.eval()
+        some = _evenly(self.data.test, _INSPECTED)
+        batches = [self._batch(model, some, rows) for rows in buckets(some.sizes, _BATCH)]
+        layers = inspect(encoder, batches)
+        vectors = []
+        for batch in batches:
+            atoms = batch["attention_mask"].bool()
+            atoms[:, 0] = False
+            vectors.append(encoder(**batch).last_hidden_state[atoms])
+        rows = torch.cat(vectors)
+        return layers, rows[torch.linspace(0, len(rows) - 1, min(len(rows), _TOKENS)).long()]
+
+
+def groups(values: Tensor) -> Tensor:
+    """The fifth of the known values that each (count,) lies in, from 0 on; -1 where it is missing."""
+    known = values[values.isfinite()].double()
+    edges = known.quantile(torch.arange(1, _GROUPS, dtype=torch.float64) / _GROUPS)
+    return torch.where(values.isfinite(), torch.bucketize(values.nan_to_num().double(), edges), -1)
+
+
+def _evenly(molecules: MoleculeSet, most: int) -> MoleculeSet:
+    count = min(len(molecules), most)
+    return molecules.take([i * len(molecules) // count for i in range(count)])
