@@ -72,7 +72,9 @@ def places(config: RunConfig) -> int:
     """How many runs of a config fit on this machine at a time."""
     if torch.cuda.is_available() or not config.threads:
         return 1
-    return max(1, len(os.sched_getaffinity(0)) // config.threads)
+    # which of the machine's cores are ours is known on Linux only
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // config.threads)
 
 
 def _side_by_side(jobs: Sequence[Job], workers: int, start: Start | None) -> None:
@@ -155,7 +157,8 @@ def _passed_on(processes: Sequence[Any]) -> Iterator[None]:
 
 
 def _work(pipe: Any) -> None:
-    os.setpgrp()  # Ctrl-C of the terminal comes by way of the parent, once
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # Ctrl-C of the terminal comes by way of the parent, once
     opened: Recipe | None = None
     try:
         while True:
