@@ -41,9 +41,9 @@ class Record(NamedTuple):
 
 def read_texts(source: str, column: str | None = None, split: str = "train") -> Iterator[Record]:
     """The texts of a file, a table or a ``datasets`` name, in their order; empty ones are left out."""
-    kind = _suffix(Path(source))
+    kind = suffix_of(Path(source))
     if kind in TEXT:
-        for number, line in enumerate(_lines(Path(source)), 1):
+        for number, line in enumerate(text_lines(Path(source)), 1):
             if line := line.strip():
                 yield Record(line, None, f"line {number}")
         return
@@ -52,7 +52,7 @@ def read_texts(source: str, column: str | None = None, split: str = "train") -> 
             f"{source} is of no kind that texts are read from: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
         )
     chosen = label = None
-    for number, row in enumerate(_rows(source, split), 1):
+    for number, row in enumerate(rows_of(source, split), 1):
         if chosen is None:
             chosen = choose_column(row, column, _TEXT_NAMES, lambda value: isinstance(value, str), "text", source)
             label = _label_of(row, chosen)
@@ -130,10 +130,10 @@ def _encoded_images(source: str, column: str | None, split: str, wanted: str | N
             label = file.parent.name if file.parent != path else None
             yield Record(file, label, str(file.relative_to(path)))
         return
-    if path.is_file() and _suffix(path) not in TABLES:
+    if path.is_file() and suffix_of(path) not in TABLES:
         raise SepNormError(f"{source} is no table of images: give a folder of images, or one of {', '.join(TABLES)}.")
     chosen = label = None
-    for number, row in enumerate(_rows(source, split), 1):
+    for number, row in enumerate(rows_of(source, split), 1):
         if chosen is None:
             chosen = choose_column(row, column, _IMAGE_NAMES, _looks_like_image, "images", source)
             label = _label_of(row, chosen, wanted, source)
@@ -158,12 +158,12 @@ def _label_of(row: dict[str, Any], chosen: str, wanted: str | None = None, sourc
     return wanted or next((name for name in _LABEL_NAMES if name in row and name != chosen), None)
 
 
-def _suffix(path: Path) -> str:
+def suffix_of(path: Path) -> str:
     """The suffix that says what is in a file, without that of its compression."""
     return Path(path.stem).suffix.lower() if path.suffix.lower() in _OPENERS else path.suffix.lower()
 
 
-def _lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path) -> Iterator[str]:
     if not path.is_file():
         raise SepNormError(f"there is no file {path}.")
     opener = _OPENERS.get(path.suffix.lower(), open)
@@ -174,12 +174,12 @@ def _lines(path: Path) -> Iterator[str]:
         raise SepNormError(f"{path} cannot be read as text in UTF-8: {error}.") from error
 
 
-def _rows(source: str, split: str) -> Iterator[dict[str, Any]]:
+def rows_of(source: str, split: str) -> Iterator[dict[str, Any]]:
     """The rows of a table or of a ``datasets`` name, through ``datasets``, as a stream."""
     import datasets
 
     path = Path(source)
-    kind = _suffix(path)
+    kind = suffix_of(path)
     datasets.disable_progress_bars()
     try:
         if kind in TABLES and path.is_file():

@@ -96,12 +96,15 @@ def to_fastest_device(model: nn.Module) -> None:
         model.to("cuda")
 
 
-def pooled(encoded: Encoded, pooling: str) -> Tensor:
-    """(batch, dim): [CLS], or the mean of the tokens that are neither [CLS] nor padding."""
+def pooled(encoded: Encoded, pooling: str, kind: str) -> Tensor:
+    """(batch, dim): [CLS], or the mean of tokens without padding: of text with [CLS], as sentence-transformers has it."""
     if pooling == "cls":
         return encoded.cls.float().cpu()
     keep = encoded.keep.to(encoded.tokens.device)[..., None]
-    return ((encoded.tokens * keep).sum(1) / keep.sum(1).clamp(min=1)).float().cpu()
+    total, count = encoded.tokens.masked_fill(~keep, 0).sum(1), keep.sum(1)
+    if kind == "text":
+        total, count = total + encoded.cls, count + 1
+    return (total / count.clamp(min=1)).float().cpu()
 
 
 def has_batch_statistics(model: nn.Module) -> bool:
@@ -206,7 +209,7 @@ def _vectors(
             place = {id(record): number for number, record in enumerate(some)}  # batches may come in another order
             rows: dict[int, Tensor] = {}
             for part, batch in encoder.batches(iter(some), batch_size):
-                vectors = pooled(encoder.encode(batch), pooling)
+                vectors = pooled(encoder.encode(batch), pooling, encoder.kind)
                 rows |= {place[id(record)]: vector for record, vector in zip(part, vectors, strict=True)}
             yield some, torch.stack([rows[number] for number in range(len(some))])
     if empty:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from sepnorm.encoders import Encoder, open_encoder
 from sepnorm.errors import SepNormError
 from sepnorm.experiment import slug
 from sepnorm.families import is_timm
-from sepnorm.files import write_whole
+from sepnorm.files import write_arrays, write_whole
 from sepnorm.finetuning import finetune
 from sepnorm.images.data import ImageData, load_images
 from sepnorm.probes import Split, probe, shape
@@ -122,7 +121,7 @@ def _evaluate_images(
     used = f"{len(images.train):,} images for training, {len(images.test):,} for testing, {classes} classes"
     found = Evaluation(encoder.name, data, used)
     features = _features(encoder, images, progress("features"))
-    write_whole(folder / "features.npz", lambda scratch: _write_arrays(scratch, features))
+    write_arrays(folder / "features.npz", features)
     for place in ("cls", "mean") if pooling == "both" else (pooling,):
         rows = [features[f"{part}_{name}"] for part in ("train", "test") for name in (place, "labels")]
         split = Split(*rows)
@@ -159,7 +158,7 @@ def _features(encoder: Encoder, images: ImageData, progress: Progress | None) ->
                 pixels = _pixels(encoder, batch)
                 encoded = encoder.encode(pixels if is_timm(encoder.model) else {"pixel_values": pixels})
                 for place, vectors in rows.items():
-                    vectors.append(pooled(encoded, place))
+                    vectors.append(pooled(encoded, place, encoder.kind))
                 done += len(batch)
                 if progress is not None:
                     progress(done, total)
@@ -167,10 +166,3 @@ def _features(encoder: Encoder, images: ImageData, progress: Progress | None) ->
             assert some.labels is not None
             found[f"{part}_labels"] = some.labels
     return found
-
-
-def _write_arrays(path: str, arrays: dict[str, Tensor]) -> Any:
-    import numpy
-
-    with open(path, "wb") as file:
-        numpy.savez(file, allow_pickle=False, **{name: rows.numpy() for name, rows in arrays.items()})

@@ -13,7 +13,6 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +22,7 @@ from torch import Tensor
 from sepnorm._version import __version__
 from sepnorm.configs import RunConfig
 from sepnorm.errors import SepNormError
-from sepnorm.files import locked, write_whole
+from sepnorm.files import locked, write_arrays, write_whole
 from sepnorm.inspection import Inspection
 from sepnorm.paired import Difference, Interval, difference, interval
 from sepnorm.training import Report
@@ -182,7 +181,7 @@ def _run(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None)
     outcome.save(folder / "model")
     _write_json(folder / "losses.json", outcome.losses)
     for name, arrays in ({"embeddings": outcome.embeddings} | outcome.arrays).items():
-        write_whole(folder / f"{name}.npz", partial(_write_arrays, arrays=arrays))
+        write_arrays(folder / f"{name}.npz", arrays)
     if outcome.layers is not None:
         _write_json(folder / "layers.json", asdict(outcome.layers))
     if outcome.names is not None:
@@ -231,10 +230,3 @@ def _same_config(config: RunConfig, path: Path) -> None:
 
 def _write_json(path: Path, value: Any) -> None:
     write_whole(path, lambda scratch: Path(scratch).write_text(json.dumps(value, indent=1), encoding="utf-8"))
-
-
-def _write_arrays(path: str, arrays: dict[str, Tensor]) -> None:
-    import numpy
-
-    with open(path, "wb") as file:
-        numpy.savez(file, allow_pickle=False, **{name: rows.numpy() for name, rows in arrays.items()})

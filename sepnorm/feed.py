@@ -100,3 +100,9 @@ def _shape(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(_shape(item) for item in value)
     return type(value).__name__
+
+
+def evenly(count: int, most: int) -> Tensor:
+    """At most ``most`` of the numbers below ``count``, in equal steps: data may be sorted by class."""
+    most = min(count, most)
+    return torch.arange(most) * count // most

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sepnorm.errors import SepNormError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def write_whole(path: Path, write: Callable[[str], Any]) -> None:
@@ -21,6 +24,17 @@ def write_whole(path: Path, write: Callable[[str], Any]) -> None:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Tensor]) -> None:
+    """Tensors by name to an ``.npz`` file, whole or not at all."""
+    import numpy
+
+    def write(scratch: str) -> None:
+        with open(scratch, "wb") as file:
+            numpy.savez(file, allow_pickle=False, **{name: rows.numpy() for name, rows in arrays.items()})
+
+    write_whole(path, write)
 
 
 @contextmanager

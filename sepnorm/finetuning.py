@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sepnorm.calibration import calibrate
 from sepnorm.embedding import ImageBody, has_batch_statistics
+from sepnorm.feed import evenly
 from sepnorm.probes import choosing
 
 #: Rates of the head that are tried; the body has a tenth.
@@ -114,8 +115,7 @@ def _accuracy(model: Classifier, train: Part, judge: Part, pixels: Callable[[Ten
     """On ``judge``, by batch statistics that are measured on ``train``: running ones lag behind a body that changes fast."""
     device = model.head.weight.device
     if has_batch_statistics(model.body):
-        count = min(len(train[0]), _MEASURED)
-        some = train[0][torch.arange(count) * len(train[0]) // count]  # evenly: they may be sorted by class
+        some = train[0][evenly(len(train[0]), _MEASURED)]
         calibrate(model.body, [pixels(part).to(device) for part in some.split(256) if len(part) > 1])
     model.eval()
     right = 0

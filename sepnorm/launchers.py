@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from sepnorm.configs import RunConfig, parse_changes
 from sepnorm.errors import InterruptedRunError, SepNormError, nearest
 from sepnorm.experiment import Recipe, finished, perform
-from sepnorm.training import Report
+from sepnorm.training import Report, on_interrupt
 
 #: Called with the name of an arm and a seed when its run begins; gives what is called while it trains.
 Start = Callable[[str, int], Report | None]
@@ -94,7 +94,7 @@ def _side_by_side(jobs: Sequence[Job], workers: int, start: Start | None) -> Non
 
     processes: list[Any] = []
     try:
-        with _passed_on(processes):
+        with on_interrupt(partial(_interrupt, processes)):
             for _ in range(workers):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_work, args=(theirs,), daemon=True)
@@ -134,26 +134,13 @@ def _received(pipe: Any) -> tuple[str, Any]:
         )
 
 
-@contextmanager
-def _passed_on(processes: Sequence[Any]) -> Iterator[None]:
-    """Ctrl-C goes to the workers, which save, and then ends the waiting for them."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        for process in processes:
-            if process.is_alive():
-                os.kill(process.pid, signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one waits no longer
-        raise KeyboardInterrupt
-
-    try:
-        old = signal.signal(signal.SIGINT, interrupt)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, old)
+def _interrupt(processes: Sequence[Any]) -> None:
+    """Ctrl-C goes to the workers, which save, and ends the waiting for them; a second one waits no longer."""
+    for process in processes:
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise KeyboardInterrupt
 
 
 def _work(pipe: Any) -> None:

@@ -11,7 +11,8 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,13 +63,13 @@ class Steps(Dataset):
         return self.steps * self.config.accumulation
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        return self.make(self.chosen(number), torch.Generator().manual_seed(_mixed(self.config.seed, number, 2)))
+        return self.make(self.chosen(number), torch.Generator().manual_seed(mixed_seed(self.config.seed, number, 2)))
 
     def chosen(self, number: int) -> Tensor:
         """The numbers of the samples in a batch."""
         epoch, place = divmod(number, self.per_epoch)
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(_mixed(self.config.seed, epoch, 1))
+            generator = torch.Generator().manual_seed(mixed_seed(self.config.seed, epoch, 1))
             self._epoch, self._order = epoch, self.order(generator)
         return self._order[place * self.batch : (place + 1) * self.batch]
 
@@ -77,7 +78,7 @@ class Steps(Dataset):
         return torch.randperm(self.samples, generator=generator)
 
 
-def _mixed(seed: int, number: int, stream: int) -> int:
+def mixed_seed(seed: int, number: int, stream: int) -> int:
     """A seed for one step or epoch of one stream of random numbers."""
     return (seed * 1_000_003 + number * 7_919 + stream) % (2**63)
 
@@ -102,7 +103,8 @@ def train(
         watch.take_up(json.loads((last / _COMPLETE).read_text(encoding="utf-8")))
         if watcher is not None:
             watcher.take_up(last)
-    with watch.catching():
+    watch.begin()
+    with on_interrupt(watch.stop):
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
     if watch.stopped:
         raise InterruptedRunError(
@@ -111,6 +113,20 @@ def train(
         )
     done = steps.steps * steps.batch * steps.config.accumulation
     return Trained(watch.losses, watch.seconds, done / max(watch.seconds, 1e-9))
+
+
+@contextmanager
+def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
+    """Calls something at Ctrl-C in the place of raising ``KeyboardInterrupt``; only where signals arrive, in the main thread."""
+    try:
+        old = signal.signal(signal.SIGINT, lambda number, frame: call())
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, old)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -215,6 +231,9 @@ class _Watch:
         self.losses = [(int(step), float(loss)) for step, loss in kept["losses"]]
         self.seconds, self._pending = float(kept["seconds"]), list(kept["pending"])
 
+    def begin(self) -> None:
+        self._since = time.monotonic()
+
     def see(self, loss: Tensor) -> None:
         self._of_step.append(loss)
 
@@ -229,28 +248,10 @@ class _Watch:
         found = torch.cat([self.steps.chosen(number) for number in range(step * size, (step + 1) * size)]).tolist()
         return f"samples {', '.join(map(str, found[:8]))}{' …' if len(found) > 8 else ''}"
 
-    def catching(self) -> Any:
-        from contextlib import contextmanager
-
-        @contextmanager
-        def manager() -> Any:
-            def stop(number: int, frame: Any) -> None:
-                if self.stopped:
-                    raise KeyboardInterrupt
-                self.stopped = True
-
-            self._since = time.monotonic()
-            try:
-                old = signal.signal(signal.SIGINT, stop)
-            except ValueError:  # not in the main thread
-                yield
-                return
-            try:
-                yield
-            finally:
-                signal.signal(signal.SIGINT, old)
-
-        return manager()
+    def stop(self) -> None:
+        if self.stopped:
+            raise KeyboardInterrupt
+        self.stopped = True
 
     def callback(self) -> Any:
         import transformers

@@ -120,7 +120,7 @@ def test_a_full_disk_is_told_and_loses_nothing(run, monkeypatch):
     small = words("--seeds", "1", "--norms", "ln,bn+ln@final")
     import sepnorm.experiment as experiment
 
-    write, full = experiment._write_arrays, []
+    write, full = experiment.write_arrays, []
 
     def fail(path, arrays):
         if "bn+ln" in str(path):
@@ -128,12 +128,12 @@ def test_a_full_disk_is_told_and_loses_nothing(run, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write(path, arrays)
 
-    monkeypatch.setattr(experiment, "_write_arrays", fail)
+    monkeypatch.setattr(experiment, "write_arrays", fail)
     code, _, err = run(*small)
     assert code == 1 and err.splitlines()[-1].endswith("No space left on device.") and full
     assert os.path.exists("here/runs/ln-seed0/metrics.json")
     assert not os.path.exists("here/runs/bn+ln@final-seed0/metrics.json")
-    monkeypatch.setattr(experiment, "_write_arrays", write)
+    monkeypatch.setattr(experiment, "write_arrays", write)
     code, _, err = run(*small)
     assert code == 0 and "ln, seed 0: begins" not in err.splitlines()
 

@@ -13,6 +13,7 @@ from sepnorm.calibration import calibrate
 from sepnorm.encoders import in_order
 from sepnorm.errors import SepNormError
 from sepnorm.experiment import Outcome
+from sepnorm.feed import evenly
 from sepnorm.images.augmentation import augment
 from sepnorm.images.config import ImageConfig
 from sepnorm.images.data import ImageData, ImageSet, load_images
@@ -161,12 +162,6 @@ class ImageRecipe:
         if self.data.test.labels is not None:
             embeddings["labels"] = self.data.test.labels
         return metrics, embeddings
-
-
-def evenly(count: int, most: int) -> Tensor:
-    """At most ``most`` of the numbers below ``count``, in equal steps: data may be sorted by class."""
-    most = min(count, most)
-    return torch.arange(most) * count // most
 
 
 def some_tokens(tokens: Tensor, most: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sepnorm.calibration import calibrate
 from sepnorm.experiment import Outcome
+from sepnorm.feed import evenly
 from sepnorm.inspection import Inspection, inspect
 from sepnorm.molecules.batches import buckets, collate
 from sepnorm.molecules.config import MoleculeConfig
@@ -95,7 +96,7 @@ class MoleculeRecipe:
 
     def recalibrate(self, model: MoleculeModel) -> None:
         """Statistics learnt on molecules with hidden atoms, measured anew on whole ones."""
-        some = _evenly(self.data.train, _CALIBRATED)
+        some = self.data.train.take(evenly(len(self.data.train), _CALIBRATED).tolist())
         parts = [rows for rows in buckets(some.sizes, _BATCH) if len(rows) > 1]
         calibrate(model.graphormer, [self._batch(model, some, rows) for rows in parts])
 
@@ -132,7 +133,7 @@ class MoleculeRecipe:
     def look_inside(self, model: MoleculeModel) -> tuple[Inspection, Tensor]:
         """What goes through the norms for some test molecules, and some token vectors (count, width) that come out."""
         encoder = model.graphormer.eval()
-        some = _evenly(self.data.test, _INSPECTED)
+        some = self.data.test.take(evenly(len(self.data.test), _INSPECTED).tolist())
         batches = [self._batch(model, some, rows) for rows in buckets(some.sizes, _BATCH)]
         layers = inspect(encoder, batches)
         vectors = []
@@ -149,8 +150,3 @@ def groups(values: Tensor) -> Tensor:
     known = values[values.isfinite()].double()
     edges = known.quantile(torch.arange(1, _GROUPS, dtype=torch.float64) / _GROUPS)
     return torch.where(values.isfinite(), torch.bucketize(values.nan_to_num().double(), edges), -1)
-
-
-def _evenly(molecules: MoleculeSet, most: int) -> MoleculeSet:
-    count = min(len(molecules), most)
-    return molecules.take([i * len(molecules) // count for i in range(count)])

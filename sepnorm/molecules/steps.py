@@ -13,7 +13,7 @@ from sepnorm.molecules.batches import buckets, collate
 from sepnorm.molecules.config import MoleculeConfig
 from sepnorm.molecules.graphormer import hidden_code
 from sepnorm.molecules.graphs import Graph
-from sepnorm.training import Steps, _mixed
+from sepnorm.training import Steps, mixed_seed
 
 
 class BucketedSteps(Steps):
@@ -32,13 +32,13 @@ class BucketedSteps(Steps):
     def __getitem__(self, number: int) -> dict[str, Any]:
         epoch, place = divmod(number, self.per_epoch)
         if epoch != self._epoch:
-            seed = _mixed(self.config.seed, epoch, 1)
+            seed = mixed_seed(self.config.seed, epoch, 1)
             # What is left over is drawn before sorting, or it would always be the largest molecules.
             rows = np.random.default_rng(seed).permutation(self.samples)[: self.per_epoch * self.batch]
             self._batches = [rows[part].tolist() for part in buckets(self.sizes[rows], self.batch, seed)]
             self._epoch = epoch
         return self.make(
-            torch.tensor(self._batches[place]), torch.Generator().manual_seed(_mixed(self.config.seed, number, 2))
+            torch.tensor(self._batches[place]), torch.Generator().manual_seed(mixed_seed(self.config.seed, number, 2))
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sepnorm.data import TABLES, TEXT, _suffix
+from sepnorm.data import TABLES, TEXT, suffix_of
 from sepnorm.errors import SepNormError
 from sepnorm.text.config import TextConfig
 from sepnorm.text.data import TRIPLES, load_sentences, load_triples, table_rows
@@ -57,7 +57,7 @@ def load_corpus(config: TextConfig) -> Corpus:
 
 
 def _has_triples(source: str) -> bool:
-    if source == "lee" or _suffix(Path(source)) in TEXT or (Path(source).is_file() and not _is_table(source)):
+    if source == "lee" or suffix_of(Path(source)) in TEXT or (Path(source).is_file() and not _is_table(source)):
         return False
     row = next(iter(table_rows(source)))
     return any(set(names) <= set(row) for names in TRIPLES)
@@ -82,4 +82,4 @@ def load_development(source: str) -> Pairs:
 
 
 def _is_table(source: str) -> bool:
-    return _suffix(Path(source)) in TABLES
+    return suffix_of(Path(source)) in TABLES

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sepnorm.data import TABLES, TEXT, _lines, _rows, _suffix, choose_column
+from sepnorm.data import TABLES, TEXT, choose_column, rows_of, suffix_of, text_lines
 from sepnorm.errors import SepNormError, nearest
 from sepnorm.text.lee import lee_sentences
 from sepnorm.text.reading import clean
@@ -80,7 +80,7 @@ def load_triples(
 
     ``columns`` names the three; without it they are looked for under their usual names (``TRIPLES``).
     """
-    if _suffix(Path(source)) in TEXT:
+    if suffix_of(Path(source)) in TEXT:
         raise SepNormError(
             f"{source} is a text file, which has no columns: triples need a table, one of {', '.join(TABLES)}."
         )
@@ -114,14 +114,14 @@ def table_rows(source: str, split: str = "train") -> Iterator[dict[str, Any]]:
     CSV and TSV are read as they are written, so that a sentence such as "None" is not taken for a missing value.
     """
     path = Path(source)
-    kind = _suffix(path)
+    kind = suffix_of(path)
     if kind not in (".csv", ".tsv"):
-        yield from _rows(source, split)
+        yield from rows_of(source, split)
         return
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {}
     count = 0
     try:
-        for count, row in enumerate(csv.DictReader(_lines(path), **style), 1):  # noqa: B007
+        for count, row in enumerate(csv.DictReader(text_lines(path), **style), 1):  # noqa: B007
             yield row
     except csv.Error as error:
         raise SepNormError(f"{source} cannot be read: {error} after row {count}.") from error
@@ -132,9 +132,9 @@ def table_rows(source: str, split: str = "train") -> Iterator[dict[str, Any]]:
 def _texts(source: str, column: str | None, split: str) -> Iterator[str]:
     """The sentences of a source, empty ones too."""
     path = Path(source)
-    kind = _suffix(path)
+    kind = suffix_of(path)
     if kind in TEXT:
-        for number, line in enumerate(_lines(path), 1):
+        for number, line in enumerate(text_lines(path), 1):
             if "\0" in line:
                 raise SepNormError(f"{source} is no text in UTF-8: line {number} holds a zero byte. Save it as UTF-8.")
             yield clean(line)

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from sepnorm.data import Record
-from sepnorm.encoders import Encoded, Encoder
+from sepnorm.embedding import POOLINGS, pooled
+from sepnorm.encoders import Encoder
 from sepnorm.errors import SepNormError, nearest
 
 #: From n sentences to their vectors (n, dim), in the same order.
 Embed = Callable[[list[str]], Tensor]
-
-POOLINGS = ("cls", "mean")
 
 
 def sentence_embedder(encoder: Encoder, pooling: str = "cls", batch_size: int = 64) -> Embed:
@@ -33,7 +32,7 @@ def sentence_embedder(encoder: Encoder, pooling: str = "cls", batch_size: int = 
         rows: list[Tensor] = []
         with encoder.evaluating():
             for part, batch in encoder.batches(records, batch_size):
-                rows.append(_pooled(encoder.encode(batch), pooling).float().cpu())
+                rows.append(pooled(encoder.encode(batch), pooling, "text"))
                 places += [int(record.name) for record in part]
         if not rows:
             raise SepNormError("there are no sentences to embed.")
@@ -60,11 +59,3 @@ def embed_distinct(embed: Embed, *lists: Sequence[str]) -> list[Tensor]:
         raise SepNormError("the embeddings hold NaN or infinity: the encoder is broken, nothing can be evaluated.")
     rows = rows.detach().float().cpu()
     return [rows[[number[text] for text in texts]] for texts in lists]
-
-
-def _pooled(encoded: Encoded, pooling: str) -> Tensor:
-    if pooling == "cls":
-        return encoded.cls
-    keep = encoded.keep.to(encoded.tokens.device)
-    total = encoded.cls + encoded.tokens.masked_fill(~keep[..., None], 0).sum(1)
-    return total / (1 + keep.sum(1, keepdim=True))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sepnorm import feed
 from sepnorm.experiment import Outcome
+from sepnorm.feed import evenly
 from sepnorm.geometry import alignment
 from sepnorm.inspection import Inspection, conclude, watch
 from sepnorm.probes import shape
@@ -82,7 +83,7 @@ class TextRecipe:
         """The model at the start of a run; a pretrained one is calibrated on training sentences as it is converted."""
         encoder, predictor = self.start.fresh(config)
         if config.norm != "ln":
-            rows = _evenly(len(self.tokens), config.calibration)
+            rows = evenly(len(self.tokens), config.calibration)
             batches = [batch for _, batch in self.tokens.batches(rows, _BATCH)]
             convert(encoder, config.norm, sites=config.sites, calibrate=batches if self.start.pretrained else None)
         return SimCSE(encoder, config, predictor)
@@ -163,7 +164,7 @@ class TextRecipe:
     @torch.no_grad()
     def look_inside(self, model: SimCSE) -> tuple[Inspection, Tensor]:
         """What goes through the norms for some held-out sentences, and some token vectors (count, width) that come out."""
-        rows = _evenly(len(self.held_out), _INSPECTED)
+        rows = evenly(len(self.held_out), _INSPECTED)
         batches = [batch for _, batch in self.held_out.batches(rows, _BATCH)]
         tokens = []
         with watch(model.encoder) as watchers, feed.quiet(model):
@@ -171,7 +172,7 @@ class TextRecipe:
                 hidden = feed.run(model.encoder, batch).last_hidden_state.float().cpu()
                 tokens.append(hidden[:, 1:][batch["attention_mask"][:, 1:].bool()])
         every = torch.cat(tokens)
-        return conclude(model.encoder, watchers), every[_evenly(len(every), _TOKENS)]
+        return conclude(model.encoder, watchers), every[evenly(len(every), _TOKENS)]
 
 
 def _texts(loaded: Loaded) -> list[str]:
@@ -190,9 +191,3 @@ def _lookup(numbers: Texts, rows: Tensor) -> Embed:
 def _spread(scores: Tensor) -> Tensor:
     """From 0 for the lowest to 1 for the highest."""
     return (scores - scores.min()) / (scores.max() - scores.min()).clamp(min=1e-12)
-
-
-def _evenly(count: int, most: int) -> Tensor:
-    """At most ``most`` of the numbers below ``count``, in equal steps."""
-    most = min(count, most)
-    return torch.arange(most) * count // most

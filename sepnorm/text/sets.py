@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sepnorm.data import TABLES, _suffix
+from sepnorm.data import TABLES, suffix_of
 from sepnorm.errors import SepNormError, nearest
 from sepnorm.text.data import table_rows
 from sepnorm.text.lee import lee_pairs
@@ -191,7 +191,7 @@ def _from_rows(rows: list[dict[str, Any]], source: str) -> Loaded:
 def _from_folder(folder: Path, groups: Sequence[str], names: Sequence[str]) -> dict[str, Loaded]:
     """Tables named after a set, in the folder or one below, then SentEval's layout, then tables of tasks named after a group."""
     wanted = [name for name, known in SETS.items() if name in names or known.group in groups]
-    tables = [path for path in _files(folder) if _suffix(path) in TABLES]
+    tables = [path for path in _files(folder) if suffix_of(path) in TABLES]
     found: dict[str, Loaded] = {}
     for path in tables:
         if (name := _named(path)) in wanted and name not in found:
