@@ -112,6 +112,16 @@ def _build_transformers(folder: Path, name: str, build: dict[str, Any]) -> nn.Mo
     return model
 
 
+def know_own_models(folder: str) -> None:
+    """Makes transformers know our models, where a folder holds one."""
+    try:
+        kind = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["model_type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if kind == "graphormer":
+        _own_models()
+
+
 def _own_models() -> Any:
     """Our models of transformers' kind; importing them makes their configs known to transformers."""
     import importlib

@@ -8,7 +8,7 @@ import sys
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -164,7 +164,9 @@ def compare(
 @app.command()
 def pretrain(
     domain: Domain,
-    norm: Annotated[str | None, typer.Option(help="As bn+ln, which is the default: [CLS] first, then tokens.")] = None,
+    norm: Annotated[
+        str | None, typer.Option(help="As bn+ln (the default) or bn+ln@final: [CLS] first, then tokens.")
+    ] = None,
     sites: Annotated[str | None, typer.Option(help="all, final (the default), or a pattern of paths.")] = None,
     preset: Preset = "demo",
     data: TrainingData = None,
@@ -177,11 +179,13 @@ def pretrain(
     quiet: Quiet = False,
 ) -> None:
     """One run: pretrain a model without labels, measure it, keep it."""
+    from sepnorm.configs import parse_arm
     from sepnorm.pretraining import pretrain as train
     from sepnorm.report.terminal import metric_lines, training_progress
 
-    options = {"norm": norm, "sites": sites, "data": data, "seed": seed, "max_steps": max_steps}
-    given = {key: value for key, value in options.items() if value is not None}
+    options = {"sites": sites, "data": data, "seed": seed, "max_steps": max_steps}
+    given: dict[str, Any] = parse_arm(norm) if norm is not None else {}
+    given |= {key: value for key, value in options.items() if value is not None}
     with training_progress(quiet or as_json) as start:
         run = train(domain, preset, given, changes or [], out, resume, start)
     if as_json:
@@ -236,7 +240,9 @@ def evaluate(
 @app.command()
 def embed(
     model: Model,
-    data: Annotated[str, typer.Argument(help="A text file, a table, a folder of images, digits, or a datasets name.")],
+    data: Annotated[
+        str, typer.Argument(help="Texts, a table, a folder of images, SMILES, digits, or a datasets name.")
+    ],
     out: Annotated[Path, typer.Option(help="A .parquet or .npy file.")],
     pooling: Annotated[str, typer.Option(help="cls or mean (of tokens).")] = "cls",
     column: Column = None,
@@ -244,7 +250,7 @@ def embed(
     batch_size: Annotated[int, typer.Option(help="Inputs at a time.", min=1)] = 32,
     quiet: Quiet = False,
 ) -> None:
-    """A vector for each text or image, in their order, to a file that diagnose reads too."""
+    """A vector for each text, image or molecule, in their order, to a file that diagnose reads too."""
     from sepnorm.embedding import write_embeddings
     from sepnorm.report.terminal import progress_bar
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sepnorm.configs import parse_arm
 from sepnorm.configs import preset as choose
 from sepnorm.diagnosis import finite
 from sepnorm.domains import Domain
@@ -36,7 +37,7 @@ def compare_domain(
     comparison = compare(domain.recipe, base, configs, seeds, folder, launcher, start)
     write_results(comparison, folder)
     title = f"Shared and separate norms on {Path(base.data).name}"
-    return write_comparison(folder / "report.html", title, comparison, domain.sections)
+    return write_comparison(folder / "report.html", title, comparison, domain.sections, domain.draw)
 
 
 def parse_arms(norms: str, lambdas: str = "", targets: str = "") -> list[dict[str, Any]]:
@@ -50,8 +51,7 @@ def parse_arms(norms: str, lambdas: str = "", targets: str = "") -> list[dict[st
     arms: list[dict[str, Any]] = []
     terms = _terms(_parts(lambdas), _parts(targets))
     for part in _parts(norms):
-        norm, at, sites = part.partition("@")
-        arms += [({"norm": norm, "sites": sites} if at else {"norm": norm}) | term for term in terms]
+        arms += [parse_arm(part) | term for term in terms]
     if len(arms) < 2:
         raise SepNormError(f"a comparison has at least two arms, found {norms!r}: write them as ln,bn+ln@final.")
     return arms

@@ -57,6 +57,18 @@ class RunConfig(BaseModel):
         return build(type(self), self.model_dump() | check_keys(type(self), changes))
 
 
+def parse_arm(text: str) -> dict[str, str]:
+    """``"bn+ln@final"`` as changes to a config.
+
+    >>> parse_arm("bn+ln@final")
+    {'norm': 'bn+ln', 'sites': 'final'}
+    >>> parse_arm("ln")
+    {'norm': 'ln'}
+    """
+    norm, at, sites = text.partition("@")
+    return {"norm": norm, "sites": sites} if at else {"norm": norm}
+
+
 def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
     """An object of a config class, with pydantic's complaints put in one sentence."""
     try:

@@ -19,12 +19,16 @@ NAMES = ("images", "text", "molecules")
 
 @dataclass(frozen=True)
 class Domain:
-    """Presets by name, how a recipe is made from a config, the arms that are compared by default, and a page's own sections."""
+    """Presets by name, how a recipe is made from a config, the arms that are compared by default, and a page's own sections.
+
+    ``draw`` makes an SVG of a sample from its name.
+    """
 
     presets: Mapping[str, RunConfig]
     recipe: Callable[[Any], Recipe]
     arms: str
     sections: Sequence[Extra] = ()
+    draw: Callable[[str], str] | None = None
 
 
 def open_domain(name: str) -> Domain:

@@ -1,4 +1,4 @@
-"""One vector for each text or image, in the order of the data, to a file; and encoders as modules to train or export."""
+"""One vector for each text, image or molecule, in the order of the data, to a file; and encoders as modules to train or export."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from sepnorm.layer import TokenNorm
 
 POOLINGS = ("cls", "mean")
 FORMATS = (".parquet", ".npy")
-_WINDOW = 64  # batches of texts that the encoder may sort by length
 _ROWS = 4096  # of a group in a parquet file
 
 Progress = Callable[[int, int | None], None]
@@ -156,6 +155,8 @@ class TextBody(Body):
 
 def _records(encoder: Encoder, data: str, column: str | None, split: str, left_out: list[str]) -> Iterator[Record]:
     """What the encoder's reader gives, and for images also a folder in its order and the names that runs know."""
+    if encoder.kind == "molecules":
+        return iter(encoder.prepare.read(data, column, split, left_out))
     if encoder.kind != "images":
         return encoder.read(data, column, split)
     from sepnorm.images.data import KNOWN, load_images
@@ -201,7 +202,7 @@ def _vectors(
     encoder: Encoder, records: Iterator[Record], pooling: str, batch_size: int, data: str
 ) -> Iterator[tuple[list[Record], Tensor]]:
     """Records and their vectors (count, dim), in the order of the records."""
-    window = batch_size * (_WINDOW if encoder.kind == "text" else 1)
+    window = batch_size * encoder.window
     empty = True
     with encoder.evaluating():
         while some := list(islice(records, window)):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sepnorm import feed
+from sepnorm.architectures import know_own_models
 from sepnorm.data import Record, read_images, read_texts
 from sepnorm.errors import SepNormError
 from sepnorm.families import is_timm, is_transformers
@@ -21,7 +22,7 @@ from sepnorm.spec import NormSpec
 from sepnorm.store import load, save
 from sepnorm.surgery import ConversionReport, convert
 
-_WINDOW = 64  # batches of texts that are sorted by length together, so that little is padded
+_WINDOW = 64  # batches of texts or molecules that are sorted by length together, so that little is padded
 _LONGEST = 256  # tokens of a text
 
 
@@ -36,20 +37,27 @@ class Encoded:
 
 @dataclass(eq=False)
 class Encoder:
-    """A model with the way from texts or images to its input."""
+    """A model with the way from texts, images or molecules to its input."""
 
     name: str
     model: Any
-    kind: str  # "text" or "images"
+    kind: str  # "text", "images" or "molecules"
     prepare: Any  # a list of contents -> a batch
 
     def read(self, data: str, column: str | None = None, split: str = "train") -> Iterator[Record]:
+        if self.kind == "molecules":
+            return iter(self.prepare.read(data, column, split))
         return (read_texts if self.kind == "text" else read_images)(data, column, split)
 
+    @property
+    def window(self) -> int:
+        """How many batches are sorted together by the length of what is in them: of images, which are alike, one."""
+        return 1 if self.kind == "images" else _WINDOW
+
     def batches(self, records: Iterator[Record], size: int = 32) -> Iterator[tuple[list[Record], Any]]:
-        """Records and the batch made of them; texts of similar length come together."""
-        while window := list(islice(records, size * (_WINDOW if self.kind == "text" else 1))):
-            if self.kind == "text":
+        """Records and the batch made of them; texts or molecules of similar length come together."""
+        while window := list(islice(records, size * self.window)):
+            if self.window > 1:
                 window.sort(key=lambda record: len(record.content))
             for start in range(0, len(window), size):
                 part = window[start : start + size]
@@ -125,6 +133,7 @@ def _from_hub(target: str) -> Encoder:
 
         options = {"use_safetensors": True}
         return _wrap(target, SentenceTransformer(target, device="cpu", trust_remote_code=False, model_kwargs=options))
+    know_own_models(target)
     options = dict(trust_remote_code=False, use_safetensors=True, output_loading_info=True)
     model, info = transformers.AutoModel.from_pretrained(target, **options)
     missing = sorted(
@@ -181,7 +190,11 @@ def _wrap(target: str, model: Any) -> Encoder:
         return Encoder(target, model, "images", _picture(target, model))
     if is_transformers(model) and model.main_input_name == "input_ids":
         return Encoder(target, model, "text", _tokeniser(target, model))
-    raise SepNormError(f"{target} is a {type(model).__name__}, which takes neither text nor images.")
+    if is_transformers(model) and model.main_input_name == "nodes":
+        from sepnorm.molecules.reading import Molecules
+
+        return Encoder(target, model, "molecules", Molecules(model.config))
+    raise SepNormError(f"{target} is a {type(model).__name__}, which takes neither text nor images nor molecules.")
 
 
 def _tokeniser(target: str, model: Any) -> Tokenised:

@@ -71,6 +71,14 @@ def evaluate(
         found = _evaluate_images(
             encoder, data, probes, pooling or "both", column, label, folder, progress or (lambda what: None)
         )
+    elif encoder.kind == "molecules":
+        if names or pooling not in ("", "cls", None):
+            raise SepNormError("a model of molecules is probed by its [VNode] on tables: leave --on and --pooling out.")
+        if data is None:
+            raise SepNormError(
+                f"{target} is a model of molecules: say by --data on which table, or folder of some, to probe it."
+            )
+        found = _evaluate_molecules(encoder, data, column)
     else:
         found = _evaluate_text(encoder, data, names or ["sts"], pooling or "cls")
     text = json.dumps(finite(asdict(found)), indent=1)
@@ -145,6 +153,21 @@ def _evaluate_images(
 def _pixels(encoder: Encoder, images: Tensor) -> Tensor:
     """From bytes to what the encoder takes."""
     return (images.float() / 255 - encoder.prepare.mean) / encoder.prepare.std
+
+
+def _evaluate_molecules(encoder: Encoder, data: str, column: str | None) -> Evaluation:
+    """Linear probes on every table, split by scaffold."""
+    from sepnorm.molecules.config import PRESETS
+    from sepnorm.molecules.data import load_probed
+    from sepnorm.molecules.recipe import probe_set
+
+    given = {"task": "pretrain", "test": data, "features": encoder.model.config.features, "column": column}
+    sets = load_probed(PRESETS["demo"].changed(given))
+    parts = [f"{name}: {len(one.train):,} / {len(one.valid):,} / {len(one.test):,}" for name, one in sets.items()]
+    found = Evaluation(encoder.name, data, f"molecules for training / validation / test of {', '.join(parts)}")
+    for name, one in sets.items():
+        found.metrics |= {f"probe_{name}_{key}": value for key, value in probe_set(encoder.model, one).items()}
+    return found
 
 
 def _features(encoder: Encoder, images: ImageData, progress: Progress | None) -> dict[str, Tensor]:

@@ -47,6 +47,8 @@ def export_onnx(target: str, out: Path) -> Exported:
     except ImportError as error:
         raise SepNormError("export needs onnx and onnxscript: pip install 'sepnorm[export]'.") from error
     encoder = open_encoder(model_folder(target))
+    if encoder.kind == "molecules":
+        raise SepNormError(f"{target} takes molecules, which are not exported: use embed for their vectors.")
     make_folder(out.parent)
     body = _frozen(encoder)
     example, other = _inputs(encoder, 2), _inputs(encoder, 3)

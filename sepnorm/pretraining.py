@@ -47,9 +47,10 @@ class Run:
         own = {
             "images": [f"evaluate {model} --data {data}", f"embed {model} {data} --out embeddings.parquet"],
             "text": [f"evaluate {model} --on sts --data FOLDER"],
+            "molecules": [f"embed {model} SMILES.csv --out embeddings.parquet"],
         }
-        words = [*own.get(self.domain, []), f"diagnose {quote(str(self.folder / 'embeddings.npz'))}"]
-        if self.domain in own:
+        words = [*own[self.domain], f"diagnose {quote(str(self.folder / 'embeddings.npz'))}"]
+        if self.domain != "molecules":
             words.append(f"export {model} --out model.onnx")
         return [f"sepnorm {line}" for line in words]
 

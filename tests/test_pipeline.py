@@ -60,7 +60,7 @@ def pictures(tmp_path):
 
 
 def test_a_run_is_kept_and_the_commands_that_it_names_work(run):
-    code, out, err = run(*PRETRAIN, "--norm", "bn+ln", "--seed", "3")
+    code, out, err = run(*PRETRAIN, "--norm", "bn+ln@final", "--seed", "3")
     assert code == 0, err
     folder = Path("runs/pretrain-images-demo-bn+ln@final-seed3")
     assert out.strip().endswith(f"Model: {folder}/model") and "mean of tokens" in out

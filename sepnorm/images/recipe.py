@@ -55,14 +55,15 @@ class ImageRecipe:
         model, trained = self.pretrain(config, folder, report)
         some = self.data.test.images[evenly(len(self.data.test), _DRAWN)]
         drawn = reconstruct(model, some, self._mean, self._std)  # while the statistics are those of masked images
-        gains: dict[str, float] = {}
+        before: dict[str, float] = {}
         if "bn" in config.norm:
             before = self._quick_probes(model)
             self.recalibrate(model)
-            after = self._quick_probes(model)
-            gains = {f"recalibration_gain_{key}": after[key] - before[key] for key in before}
         metrics, embeddings = self.measure(model)
-        metrics |= gains
+        if before:
+            few = max(len(self.data.train), len(self.data.test)) <= _QUICK  # then they are the same probes
+            after = {key: metrics[f"cls_{key}"] for key in before} if few else self._quick_probes(model)
+            metrics |= {f"recalibration_gain_{key.removesuffix('_top1')}": after[key] - before[key] for key in before}
         metrics |= {"loss": trained.losses[-1][1], "images_per_second": trained.rate}
         layers, embeddings["tokens"] = self.look_inside(model)
         save_to = partial(self.save, model)
@@ -146,7 +147,7 @@ class ImageRecipe:
         if train.labels is None or test.labels is None:
             return {}
         split = Split(self.encode(model, train)[0], train.labels, self.encode(model, test)[0], test.labels)
-        return {"linear": linear_probe(split, standardise=False)["top1"], "knn": knn_probe(split)}
+        return {"linear_top1": linear_probe(split, standardise=False)["top1"], "knn": knn_probe(split)}
 
     def measure(self, model: MaskedAutoencoder) -> tuple[dict[str, float], dict[str, Tensor]]:
         """Probes and geometry of [CLS] and of the mean of tokens, and the features themselves."""

@@ -24,7 +24,9 @@ class MoleculeConfig(RunConfig):
     )
     max_rejected: float = Field(0.05, ge=0, lt=1)  # share of the rows that may be no molecule
     max_atoms: int = Field(128, ge=1, le=MOST_ATOMS)
+    molecules: int | None = Field(None, gt=5)  # use this many rows of the data
     train_molecules: int | None = Field(None, gt=1)  # use this many of the training molecules
+    test: str | None = None  # a table, or a folder of some: after pretraining each is probed, split by scaffold
     features: Literal["zinc", "ogb"] = "ogb"
     width: int = Field(gt=0)
     depth: int = Field(gt=0)
@@ -42,6 +44,10 @@ class MoleculeConfig(RunConfig):
     def _fits(self) -> Self:
         if self.width % self.heads:
             raise SepNormError(f"width {self.width} cannot be divided among {self.heads} heads.")
+        if self.test is not None and self.task != "pretrain":
+            raise SepNormError(
+                "test names tables to probe a pretrained model on: add --set task=pretrain, or leave it out."
+            )
         return self
 
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from sepnorm.errors import SepNormError, SepNormWarning
+from sepnorm.feed import evenly
 from sepnorm.molecules.config import MoleculeConfig
 from sepnorm.molecules.features import Rejected, featurise, from_pyg
 from sepnorm.molecules.graphs import Graph
-from sepnorm.molecules.tables import SPLITS, Table, read_table
+from sepnorm.molecules.tables import SPLITS, Table, read_table, tables_in
 
 _SHARES = (0.8, 0.1)  # of molecules for training and for validation; the rest is for testing
 
@@ -57,13 +58,15 @@ class MoleculeData:
 
 def load_molecules(config: MoleculeConfig) -> MoleculeData:
     """Reads what ``config.data`` names; see ``read_table``. Few rows that are no molecule are left out with a warning."""
-    table = read_table(config.data, config.column, config.targets)
+    table = read_table(config.data, config.column, config.targets, labelled=config.test is None)
+    if config.molecules is not None and config.molecules < len(table.smiles):
+        table = table.take(evenly(len(table.smiles), config.molecules).tolist())
     whole, kept, rejected = _molecules(table, config)
     splits = None if table.splits is None else [table.splits[row] for row in kept]
     parts = split_rows(whole, splits, config)
     labelled = whole.targets.isfinite().any(1)
     needed = ("train", "valid", "test") if config.task == "supervised" else ("valid", "test")
-    for name in needed:
+    for name in needed if table.targets else ():
         parts[name] = [row for row in parts[name] if labelled[row]]
     if config.train_molecules is not None and config.train_molecules < len(parts["train"]):
         count = len(parts["train"])
@@ -71,7 +74,8 @@ def load_molecules(config: MoleculeConfig) -> MoleculeData:
     for name, rows in parts.items():
         if len(rows) < 2:
             raise SepNormError(
-                f"{config.data} gives {len(rows)} labelled molecules for {name}: more are needed, or another split."
+                f"{config.data} gives {len(rows)} {'labelled ' * (name in needed)}molecules for {name}: more are needed, or "
+                "another split."
             )
     classes = _are_classes(whole.targets, config)
     train = whole.take(parts["train"])
@@ -98,7 +102,8 @@ def _molecules(table: Table, config: MoleculeConfig) -> tuple[MoleculeSet, list[
             raise SepNormError(f"{said}; mend them, or allow more by --set max_rejected=SHARE.")
         warnings.warn(f"{said}. They are left out.", SepNormWarning, stacklevel=3)
     kept = [row for row in range(count) if row not in left_out]
-    targets = torch.tensor([_numbers(name, values, table.source) for name, values in table.targets.items()]).T
+    columns = [_numbers(name, values, table.source) for name, values in table.targets.items()]
+    targets = torch.tensor(columns).reshape(len(columns), count).T
     return MoleculeSet(list(graphs), [str(table.smiles[row]).strip() for row in kept], targets[kept]), kept, rejected
 
 
@@ -117,7 +122,7 @@ def _numbers(name: str, values: list[Any], source: str) -> list[float]:
 
 def _are_classes(targets: Tensor, config: MoleculeConfig) -> bool:
     known = targets[targets.isfinite()]
-    binary = bool(((known == 0) | (known == 1)).all())
+    binary = bool(len(known)) and bool(((known == 0) | (known == 1)).all())
     if config.kind == "classification" and not binary:
         raise SepNormError(
             f"classes are 0 and 1, found {float(known.min()):g} to {float(known.max()):g} in {config.data}."
@@ -136,8 +141,19 @@ def _scale(targets: Tensor, names: list[str], classes: bool, source: str) -> tup
                 f"{name!r} of {source} is {found} in training: there is nothing to learn, choose another."
             )
         scales.append((0.0, 1.0) if classes else (float(known.mean()), float(known.std())))
-    mean, std = torch.tensor(scales).T
+    mean, std = torch.tensor(scales).reshape(-1, 2).T
     return mean, std
+
+
+def load_probed(config: MoleculeConfig) -> dict[str, MoleculeData]:
+    """The tables that ``config.test`` names, each split by scaffold, by their names."""
+    if config.test is None:
+        return {}
+    plain = {"test": None, "targets": None, "molecules": None, "train_molecules": None, "kind": "auto"}
+    return {
+        name: load_molecules(config.changed(plain | {"data": path, "split": "scaffold"}))
+        for name, path in tables_in(config.test).items()
+    }
 
 
 # ---- splits -------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,10 +10,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sepnorm.losses import info_nce, uniformity_loss
+from sepnorm.molecules.batches import buckets, collate
 from sepnorm.molecules.config import MoleculeConfig
 from sepnorm.molecules.graphormer import GraphormerConfig, GraphormerModel
-from sepnorm.molecules.graphs import feature_set
+from sepnorm.molecules.graphs import Graph, feature_set
 from sepnorm.surgery import convert
+
+
+@torch.no_grad()
+def encode(graphormer: GraphormerModel, graphs: Sequence[Graph], size: int = 128) -> Tensor:
+    """[VNode] of each graph (count, width), in their order, with the model in evaluation mode."""
+    graphormer.eval()
+    device = next(graphormer.parameters()).device
+    found = torch.empty(len(graphs), graphormer.config.hidden_size)
+    for rows in buckets([len(graph) for graph in graphs], size):
+        batch = collate([graphs[row] for row in rows], graphormer.config.max_hops)
+        batch = {name: value.to(device) for name, value in batch.items()}
+        found[rows] = graphormer(**batch).last_hidden_state[:, 0].float().cpu()
+    return found
 
 
 class MoleculeModel(nn.Module):

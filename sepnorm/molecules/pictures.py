@@ -77,8 +77,7 @@ def _has(arm: Arm, seed: int) -> bool:
 
 
 def _cell(smiles: str, targets: Tensor) -> str:
-    value = float(targets[0])
-    said = "missing" if value != value else f"{value:.3g}"
+    said = "".join("missing" if value != value else f"{value:.3g}" for value in targets[:1].tolist())
     return f'<td title="{html.escape(smiles, quote=True)}">{draw(smiles)}<br>{said}</td>'
 
 

@@ -15,8 +15,9 @@ from sepnorm.feed import evenly
 from sepnorm.inspection import Inspection, inspect
 from sepnorm.molecules.batches import buckets, collate
 from sepnorm.molecules.config import MoleculeConfig
-from sepnorm.molecules.data import MoleculeData, MoleculeSet, load_molecules
-from sepnorm.molecules.model import MaskedModel, MoleculeModel, PropertyModel
+from sepnorm.molecules.data import MoleculeData, MoleculeSet, load_molecules, load_probed
+from sepnorm.molecules.graphormer import GraphormerModel
+from sepnorm.molecules.model import MaskedModel, MoleculeModel, PropertyModel, encode
 from sepnorm.molecules.pictures import FILE as PREDICTIONS
 from sepnorm.molecules.scores import probe, scores
 from sepnorm.molecules.steps import BucketedSteps, masked_batch
@@ -34,6 +35,7 @@ class MoleculeRecipe:
 
     def __init__(self, config: MoleculeConfig) -> None:
         self.data: MoleculeData = load_molecules(config)
+        self.probed = load_probed(config)
 
     def run(self, config: MoleculeConfig, folder: Path, report: Report | None = None) -> Outcome:
         """Trains, measures on validation and test molecules, in the units of the targets, and looks inside."""
@@ -79,17 +81,9 @@ class MoleculeRecipe:
             head = {"mean": self.data.mean, "std": self.data.std} | dict(model.head.state_dict())
             save_file({name: value.contiguous() for name, value in head.items()}, folder / "head.safetensors")
 
-    @torch.no_grad()
     def encode(self, model: MoleculeModel, molecules: MoleculeSet) -> Tensor:
         """[VNode] of each molecule, in their order: (count, width)."""
-        model.eval()
-        device = next(model.parameters()).device
-        found = torch.empty(len(molecules), model.settings.width)
-        for rows in buckets(molecules.sizes, _BATCH):
-            batch = self._batch(model, molecules, rows)
-            batch = {name: value.to(device) for name, value in batch.items()}
-            found[rows] = model.graphormer(**batch).last_hidden_state[:, 0].float().cpu()
-        return found
+        return encode(model.graphormer, molecules.graphs, _BATCH)
 
     def _batch(self, model: MoleculeModel, molecules: MoleculeSet, rows: list[int]) -> dict[str, Tensor]:
         return collate([molecules.graphs[row] for row in rows], model.settings.max_hops)
@@ -121,12 +115,16 @@ class MoleculeRecipe:
                     f"{name}_{key}": value for key, value in scores(guesses, part.targets, data.classes).items()
                 }
         else:
-            parts = [(self.encode(model, part), part.targets) for part in (data.train, data.valid)]
-            found = probe(parts[0], parts[1], (test, data.test.targets), data.classes)
-            metrics |= {f"probe_{key}": value for key, value in found.items()}
+            if data.names:
+                metrics |= {f"probe_{key}": value for key, value in probe_set(model.graphormer, data).items()}
+            for name, other in self.probed.items():
+                scored = probe_set(model.graphormer, other)
+                metrics |= {f"probe_{name}_{key}": value for key, value in scored.items()}
         metrics |= {f"cls_{key}": value for key, value in shape(test).items()}
-        first = data.test.targets[:, 0]
-        embeddings = {"cls": test, "labels": first.nan_to_num(-1).long() if data.classes else groups(first)}
+        embeddings = {"cls": test}
+        if data.names:
+            first = data.test.targets[:, 0]
+            embeddings["labels"] = first.nan_to_num(-1).long() if data.classes else groups(first)
         return metrics, embeddings, {PREDICTIONS: kept}
 
     @torch.no_grad()
@@ -143,6 +141,12 @@ class MoleculeRecipe:
             vectors.append(encoder(**batch).last_hidden_state[atoms])
         rows = torch.cat(vectors)
         return layers, rows[torch.linspace(0, len(rows) - 1, min(len(rows), _TOKENS)).long()]
+
+
+def probe_set(graphormer: GraphormerModel, data: MoleculeData) -> dict[str, float]:
+    """What a linear probe of [VNode] reads off the test molecules of a set."""
+    parts = [(encode(graphormer, part.graphs), part.targets) for part in (data.train, data.valid, data.test)]
+    return probe(parts[0], parts[1], parts[2], data.classes)
 
 
 def groups(values: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from sepnorm.errors import SepNormError, nearest
 KNOWN = {"zinc": "graphs-datasets/ZINC", "ogbg-molhiv": "OGB/ogbg-molhiv"}
 #: How the three splits are called in tables and files.
 SPLITS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test", "testing")}
+_KINDS = (".csv", ".tsv", ".parquet")
 _SMILES = ("smiles", "SMILES", "Smiles", "canonical_smiles", "mol")
 _TARGETS = (
     "y target label expt exp p_np HIV_active solubility activity class",
@@ -31,9 +33,31 @@ class Table:
     splits: list[str] | None = None
     graphs: list[Any] = field(default_factory=list)  # instead of SMILES, with x, edge_index and edge_attr
 
+    def take(self, rows: Sequence[int]) -> Table:
+        return Table(
+            self.source,
+            [self.smiles[row] for row in rows],
+            {name: [values[row] for row in rows] for name, values in self.targets.items()},
+            None if self.splits is None else [self.splits[row] for row in rows],
+            [self.graphs[row] for row in rows] if self.graphs else [],
+        )
 
-def read_table(source: str, column: str | None = None, targets: str | None = None) -> Table:
-    """``nci``, ``solubility``, a CSV or parquet file (also .gz), a folder with one for each split, or a ``datasets`` name."""
+
+def tables_in(source: str) -> dict[str, str]:
+    """The tables of a folder, or one file, by their names without suffixes."""
+    path = Path(source)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    found = {file.name.split(".")[0]: str(file) for file in files if _kind(file) in _KINDS}
+    if not path.exists() or not found:
+        raise SepNormError(f"{source} is no table of molecules and no folder with {', '.join(_KINDS)} (also .gz).")
+    return found
+
+
+def read_table(source: str, column: str | None = None, targets: str | None = None, labelled: bool = True) -> Table:
+    """``nci``, ``solubility``, a CSV or parquet file (also .gz), a folder with one for each split, or a ``datasets`` name.
+
+    Without ``labelled`` there may be no targets.
+    """
     path = Path(source)
     if not path.exists() and source in ("nci", "solubility"):
         return _nci() if source == "nci" else _solubility()
@@ -45,10 +69,12 @@ def read_table(source: str, column: str | None = None, targets: str | None = Non
         raise SepNormError(f"there is no file {source}.")
     else:
         columns = _hub(source)
-    return _chosen(source, columns, column, targets)
+    return _chosen(source, columns, column, targets, labelled)
 
 
-def _chosen(source: str, columns: dict[str, list[Any]], column: str | None, targets: str | None) -> Table:
+def _chosen(
+    source: str, columns: dict[str, list[Any]], column: str | None, targets: str | None, labelled: bool
+) -> Table:
     splits = columns.get("split")
     if {"node_feat", "edge_index", "edge_attr"} <= columns.keys():
         from types import SimpleNamespace
@@ -63,12 +89,13 @@ def _chosen(source: str, columns: dict[str, list[Any]], column: str | None, targ
     name = _named(source, columns, column) if column else next((n for n in _SMILES if n in columns), None)
     if name is None:
         raise SepNormError(
-            f"which column of {source} holds SMILES is not clear (it has {', '.join(columns)}): name it by --set column=NAME."
+            f"which column of {source} holds SMILES is not clear (it has {', '.join(columns)}): name it by --column NAME, or in "
+            "a run by --set column=NAME."
         )
     if targets:
         wanted = [_named(source, columns, target.strip()) for target in targets.split(",")]
     else:
-        wanted = [_usual_target(source, columns, name)]
+        wanted = _usual_target(source, columns, name, labelled)
     return Table(source, columns[name], {each: columns[each] for each in wanted}, splits)
 
 
@@ -78,8 +105,8 @@ def _named(source: str, columns: dict[str, list[Any]], name: str) -> str:
     return name
 
 
-def _usual_target(source: str, columns: dict[str, list[Any]], smiles: str) -> str:
-    """A column with a usual name, or else the only one with numbers."""
+def _usual_target(source: str, columns: dict[str, list[Any]], smiles: str, labelled: bool) -> list[str]:
+    """A column with a usual name, or else the only one with numbers; perhaps none, if that is allowed."""
     usual = [name for name in (*_TARGETS[0].split(), *_TARGETS[1:]) if name in columns]
     numbers = [
         name
@@ -87,11 +114,13 @@ def _usual_target(source: str, columns: dict[str, list[Any]], smiles: str) -> st
         if name not in (smiles, "split") and isinstance(next((v for v in values if v is not None), None), int | float)
     ]
     if not usual and len(numbers) != 1:
+        if not labelled:
+            return []
         raise SepNormError(
             f"which column of {source} is the target is not clear (it has {', '.join(columns)}): "
             "name it by --set targets=NAME."
         )
-    return (usual or numbers)[0]
+    return (usual or numbers)[:1]
 
 
 def _columns(path: Path) -> dict[str, list[Any]]:
@@ -100,8 +129,8 @@ def _columns(path: Path) -> dict[str, list[Any]]:
     import pyarrow.csv
     import pyarrow.parquet
 
-    kind = Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-    if kind not in (".csv", ".tsv", ".parquet"):
+    kind = _kind(path)
+    if kind not in _KINDS:
         raise SepNormError(f"{path} is no table of molecules: give a .csv, .tsv or .parquet file (also .gz).")
     try:
         if kind == ".parquet":
@@ -115,6 +144,10 @@ def _columns(path: Path) -> dict[str, list[Any]]:
     if not table.num_rows:
         raise SepNormError(f"{path} holds no rows.")
     return {name: table[name].to_pylist() for name in table.column_names}
+
+
+def _kind(path: Path) -> str:
+    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
 
 
 def _split_file(folder: Path, names: tuple[str, ...]) -> Path:

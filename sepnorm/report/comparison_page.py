@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -31,14 +32,25 @@ from sepnorm.verdict import LEVELS
 
 #: A section that a domain adds, made from the arms with figures of their own and the seed that they are shown for.
 Extra = Callable[[Sequence[Arm], int], Section | None]
+_PICTURES = 600  # of points of a map, a few kilobytes each
 
 
-def write_comparison(path: Path, title: str, comparison: Comparison, extra: Sequence[Extra] = ()) -> Path:
-    """Writes the page, from the comparison and what the runs of its first seed left in their folders."""
+def write_comparison(
+    path: Path,
+    title: str,
+    comparison: Comparison,
+    extra: Sequence[Extra] = (),
+    draw: Callable[[str], str] | None = None,
+) -> Path:
+    """Writes the page, from the comparison and what the runs of its first seed left in their folders.
+
+    ``draw`` makes an SVG of a test sample from its name.
+    """
     seed = min(comparison.arms[0].folders)
     arms = shown_arms(comparison)
     every, shown = _diagnoses(comparison, arms, seed)
     made = (make(arms, seed) for make in extra)
+    pictures = _pictures(shown[comparison.arms[0].name], draw) if draw is not None else {}
     sections = [
         Section("Training", _which(comparison, arms), [loss_curves(arms), *against_uniformity(comparison)]),
         *_lambda(comparison),
@@ -47,11 +59,11 @@ def write_comparison(path: Path, title: str, comparison: Comparison, extra: Sequ
         _shape(shown),
         _features(shown),
         *layer_sections(shown),
-        _maps(comparison, shown),
+        _maps(comparison, shown, {name: number for number, name in enumerate(pictures)}),
         *_sites(every),
         definitions(),
     ]
-    return write_page(path, title, _lead(comparison), sections)
+    return write_page(path, title, _lead(comparison), sections, list(pictures.values()))
 
 
 def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -212,13 +224,19 @@ def _features(named: dict[str, Diagnosis]) -> Section:
     return Section("Features", text, drawn)
 
 
-def _maps(comparison: Comparison, named: dict[str, Diagnosis]) -> Section:
+def _pictures(diagnosis: Diagnosis, draw: Callable[[str], str]) -> dict[str, str]:
+    """Pictures of some points of the map by their names."""
+    names = [] if diagnosis.points is None else [name for name in dict.fromkeys(diagnosis.points.names) if name]
+    return {name: draw(name) for name in names[:: max(1, math.ceil(len(names) / _PICTURES))]}
+
+
+def _maps(comparison: Comparison, named: dict[str, Diagnosis], pictures: dict[str, int]) -> Section:
     """The baseline and the arm with the best leading metric."""
     pair = [comparison.arms[0], *ranked(comparison)[:1]]
     places = {arm.name: named[arm.name].points for arm in pair}
     text = "<p>[CLS] of test samples, placed by t-SNE from a PCA start: the baseline and the best other arm"
     text += "".join(f" by {html.escape(name_of(metric))}" for metric in leading_metrics(comparison)[:1])
-    drawn = [figures.embedding_map(points, name) for name, points in places.items() if points is not None]
+    drawn = [figures.embedding_map(points, name, pictures) for name, points in places.items() if points is not None]
     return Section("Map", f"{text}. Distances between far groups mean little.</p>", drawn)
 
 

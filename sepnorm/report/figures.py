@@ -140,8 +140,11 @@ def layer_curves(layers: Mapping[str, Sequence[SiteStatistics]]) -> list[Any]:
     return found
 
 
-def embedding_map(points: Points, name: str) -> Any:
-    """Points in the plane by t-SNE, coloured by label where there are labels, with their names on hover."""
+def embedding_map(points: Points, name: str, pictures: Mapping[str, int] | None = None) -> Any:
+    """Points in the plane by t-SNE, coloured by label where there are labels, with their names on hover.
+
+    ``pictures`` has the number of a picture of the page by the name of a point.
+    """
     title = f"Map of {name}: like embeddings lie together"
     found = figure(f"{title}, colours are labels" if points.labels else title, "", "")
     found.update_xaxes(showticklabels=False, zeroline=False)
@@ -157,6 +160,7 @@ def embedding_map(points: Points, name: str) -> Any:
             x=places[chosen, 0].tolist(),
             y=places[chosen, 1].tolist(),
             text=[wrapped(points.names[i], 60) for i in chosen],
+            customdata=[pictures.get(points.names[i]) for i in chosen] if pictures else None,
             name=wrapped(group if group is not None else "others"),
             mode="markers",
             marker={"size": 5, "color": colour, "opacity": 0.75},

@@ -27,28 +27,59 @@ NAMES = {
     "probe_rmse": "[CLS] probe RMSE",
     "probe_roc_auc": "[CLS] probe ROC AUC",
     "probe_average_precision": "[CLS] probe average precision",
+    "development": "development set",
+    "cls_alignment": "[CLS] alignment",
     "cls_uniformity": "[CLS] uniformity",
     "cls_effective_rank": "[CLS] effective rank",
     "loss": "final loss",
 }
 #: What can be measured without labels.
 GEOMETRY = ("cls_uniformity", "cls_effective_rank")
+_SHAPE = ("cls_alignment", *GEOMETRY)
 #: Arms that have figures of their own.
 MOST_ARMS = 6
+#: Sets that have a column of their own beside their average.
+MOST_SETS = 6
+#: What a set of molecules is scored by, and how that is called.
+_PROBES = {"rmse": "RMSE", "roc_auc": "ROC AUC"}
 
 
 def name_of(metric: str) -> str:
-    return NAMES.get(metric, metric.replace("_", " "))
+    """How a metric is called in tables.
+
+    >>> name_of("cls_knn"), name_of("cls_stsb"), name_of("probe_esol_rmse")
+    ('[CLS] kNN', '[CLS] stsb', '[CLS] probe of esol, RMSE')
+    """
+    if metric in NAMES:
+        return NAMES[metric]
+    for score, said in _PROBES.items():
+        if metric.startswith("probe_") and metric.endswith(f"_{score}"):
+            return f"[CLS] probe of {metric.removeprefix('probe_').removesuffix(f'_{score}')}, {said}"
+    return metric.replace("cls_", "[CLS] ", 1).replace("_", " ")
 
 
 def shown_metrics(comparison: Comparison) -> list[str]:
-    """Those with a name here; where there is none, all."""
-    return [metric for metric in NAMES if metric in comparison.metrics] or comparison.metrics
+    """Those with a name here, and single sets before the geometry where these are few; where there is none, all."""
+    named = [metric for metric in NAMES if metric in comparison.metrics]
+    single = [metric for metric in comparison.metrics if metric not in NAMES and _is_of_a_set(metric, comparison)]
+    if not named and not single:
+        return comparison.metrics
+    if len(single) <= MOST_SETS:
+        place = next((i for i, metric in enumerate(named) if metric in (*_SHAPE, "loss")), len(named))
+        named[place:place] = single
+    return named
+
+
+def _is_of_a_set(metric: str, comparison: Comparison) -> bool:
+    """Of text, what is there by [CLS] and by the mean of tokens; of molecules, what a set is usually scored by."""
+    both = metric.startswith("cls_") and metric.replace("cls_", "mean_", 1) in comparison.metrics
+    probe = metric.startswith("probe_") and metric.endswith(tuple(f"_{score}" for score in _PROBES))
+    return probe or (both and "cls_linear_top1" not in comparison.metrics and "before" not in metric)
 
 
 def probes(comparison: Comparison) -> list[str]:
     """What says how good the embeddings are for something, rather than what shape they have."""
-    return [metric for metric in shown_metrics(comparison) if metric not in (*GEOMETRY, "loss")]
+    return [metric for metric in shown_metrics(comparison) if metric not in (*_SHAPE, "loss")]
 
 
 def leading_metrics(comparison: Comparison) -> list[str]:

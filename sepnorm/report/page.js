@@ -30,3 +30,24 @@ function draw() {
 
 draw();
 dark.addEventListener("change", draw);
+
+// Points that have a picture show it beside the pointer.
+const shown = document.getElementById("picture");
+
+function show(event) {
+  const number = event.points[0].customdata;
+  if (number === undefined || number === null) return;
+  shown.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(pictures[number]);
+  const { clientX, clientY } = event.event;
+  shown.style.left = `${Math.max(0, Math.min(clientX + 14, window.innerWidth - 190))}px`;
+  shown.style.top = `${Math.max(0, clientY - 190)}px`;
+  shown.hidden = false;
+}
+
+const pictures = shown ? JSON.parse(document.getElementById("pictures").textContent) : [];
+figures.forEach((figure, i) => {
+  if (!shown || !figure.data.some((trace) => trace.customdata)) return;
+  const box = document.getElementById(`figure-${i}`);
+  box.on("plotly_hover", show);
+  box.on("plotly_unhover", () => { shown.hidden = true; });
+});

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -25,8 +26,13 @@ class Section:
     figures: Sequence[Any] = field(default_factory=list)
 
 
-def write_page(path: str | Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
-    """Writes one HTML file. ``title`` and section titles are text; ``lead`` and bodies are HTML."""
+def write_page(
+    path: str | Path, title: str, lead: str, sections: Sequence[Section], pictures: Sequence[str] = ()
+) -> Path:
+    """Writes one HTML file. ``title`` and section titles are text; ``lead`` and bodies are HTML.
+
+    ``pictures`` are SVG, shown beside points of figures that have their number as ``customdata``.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn: list[str] = []
@@ -43,11 +49,14 @@ def write_page(path: str | Path, title: str, lead: str, sections: Sequence[Secti
         parts.append(f"<section><h2>{html.escape(section.title)}</h2>{section.body}{figures}</section>")
     resources = files("sepnorm.report")
     data = "[" + ",".join(drawn).replace("<", "\\u003c") + "]"  # no text in the data can end the script
+    images = json.dumps(list(pictures)).replace("<", "\\u003c")
+    hover = f'<img id="picture" alt="" hidden><script type="application/json" id="pictures">{images}</script>'
     text = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>
 <link rel="icon" href="data:,"><style>{(resources / "page.css").read_text(encoding="utf-8")}</style></head>
 <body><main>{"".join(parts)}<footer>Written by sepnorm {__version__}.</footer></main>
+{hover if pictures else ""}
 <script>{_plotly()}</script><script type="application/json" id="figures">{data}</script>
 <script>{(resources / "page.js").read_text(encoding="utf-8")}</script></body></html>
 """

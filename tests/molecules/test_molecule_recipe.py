@@ -37,6 +37,7 @@ def made_up(classes: bool = False) -> MoleculeRecipe:
     mean = torch.zeros(2) if classes else train.targets.nanmean(0)
     std = torch.ones(2) if classes else torch.tensor([2.0, 3.0])
     recipe.data = MoleculeData(train, valid, test, ["carbons", "atoms"], classes, mean, std, [])
+    recipe.probed = {}
     return recipe
 
 
