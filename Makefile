@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TIMM := .timm
 LIGHTLY := .lightly
+PYG := .pyg
 
-.PHONY: help setup demo test check bench bench-images clean
+.PHONY: help setup demo test check bench bench-images bench-text bench-molecules clean
 .DEFAULT_GOAL := help
 
 help:  ## show the targets
@@ -30,6 +31,11 @@ $(LIGHTLY): | $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(LIGHTLY) \
 		lightly==1.6.0 timm==1.0.30 torchvision==0.28.0
 
+# Only the benchmark of molecules wants these.
+$(PYG): | $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(PYG) \
+		torch_geometric==2.8.1 requests urllib3 idna certifi charset-normalizer
+
 demo: $(STAMP)  ## compare shared and separate norms on digits, and write a report page
 	$(BIN)/sepnorm compare images
 
@@ -47,5 +53,11 @@ bench: $(STAMP)  ## measure the cost of the layer beside LayerNorm
 bench-images: $(STAMP) $(LIGHTLY)  ## measure training of masked autoencoders, beside lightly
 	$(BIN)/python benchmarks/images.py
 
+bench-text: $(STAMP)  ## measure training and encoding of sentences, beside sentence-transformers
+	$(BIN)/python benchmarks/text.py
+
+bench-molecules: $(STAMP) $(PYG)  ## measure featurising and training of molecules, beside the published form and PyG
+	$(BIN)/python benchmarks/molecules.py
+
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(TIMM) $(LIGHTLY) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(TIMM) $(LIGHTLY) $(PYG) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

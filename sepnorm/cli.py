@@ -188,6 +188,8 @@ def pretrain(
     given |= {key: value for key, value in options.items() if value is not None}
     with training_progress(quiet or as_json) as start:
         run = train(domain, preset, given, changes or [], out, resume, start)
+    if run is None:  # the first of several processes says the rest
+        return
     if as_json:
         print(json.dumps(run.as_dict(), indent=1))
     elif not quiet:

@@ -14,6 +14,10 @@ class InterruptedRunError(SepNormError):
     """A run was stopped by the user; it is saved and can go on."""
 
 
+class OthersDoneError(Exception):
+    """In all processes of a run but the first: they trained, and the first does the rest alone."""
+
+
 class SepNormWarning(UserWarning):
     """Every warning that sepnorm gives."""
 

@@ -11,7 +11,8 @@ import json
 import platform
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,10 +22,11 @@ from torch import Tensor
 
 from sepnorm._version import __version__
 from sepnorm.configs import RunConfig
-from sepnorm.errors import SepNormError
+from sepnorm.errors import OthersDoneError, SepNormError
 from sepnorm.files import locked, write_arrays, write_whole
 from sepnorm.inspection import Inspection
 from sepnorm.paired import Difference, Interval, difference, interval
+from sepnorm.processes import rank, world
 from sepnorm.training import Report
 
 
@@ -160,8 +162,15 @@ def finished(config: RunConfig, folder: Path) -> bool:
 
 
 def perform(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None = None) -> None:
-    """One run in its folder: nothing if it is finished, from its last checkpoint if it was interrupted."""
+    """One run in its folder: nothing if it is finished, from its last checkpoint if it was interrupted.
+
+    Of several processes the first writes, measures and saves; the others help it to train.
+    """
     if finished(config, folder):
+        return
+    if rank():
+        with using_threads(config), suppress(OthersDoneError):
+            recipe.run(config, folder / "checkpoints", None)
         return
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
@@ -171,13 +180,9 @@ def perform(recipe: Recipe, config: RunConfig, folder: Path, report: Report | No
 
 def _run(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None) -> None:
     _write_json(folder / "config.json", config.model_dump())
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.threads or threads)
-    try:
+    with using_threads(config):
         _write_json(folder / "environment.json", environment())
         outcome = recipe.run(config, folder / "checkpoints", report)
-    finally:
-        torch.set_num_threads(threads)
     outcome.save(folder / "model")
     _write_json(folder / "losses.json", outcome.losses)
     for name, arrays in ({"embeddings": outcome.embeddings} | outcome.arrays).items():
@@ -188,6 +193,17 @@ def _run(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None)
         _write_json(folder / "names.json", outcome.names)
     _write_json(folder / "metrics.json", outcome.metrics)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+@contextmanager
+def using_threads(config: RunConfig) -> Iterator[None]:
+    """As many threads as a config asks for, for the time being."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.threads or threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def environment() -> dict[str, Any]:
@@ -201,6 +217,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
+        "processes": world(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
 

@@ -16,6 +16,7 @@ from sepnorm.domains import open_domain
 from sepnorm.embedding import make_folder
 from sepnorm.errors import InterruptedRunError, SepNormError
 from sepnorm.experiment import finished, perform, slug
+from sepnorm.processes import rank
 from sepnorm.training import Report, last_checkpoint
 
 
@@ -63,10 +64,11 @@ def pretrain(
     folder: Path | None = None,
     resume: bool = False,
     start: Callable[[str, int], Report | None] | None = None,
-) -> Run:
+) -> Run | None:
     """One run of a preset with changes: ``given`` by options of their own, others as ``key=value``.
 
-    ``start(arm, seed)`` gives what is called while the run trains.
+    ``start(arm, seed)`` gives what is called while the run trains. Of several processes that torchrun or accelerate started
+    only the first gives the run.
     """
     known = open_domain(domain)
     config = choose(known.presets, preset).changed({"norm": "bn+ln"} | parse_changes(changes) | given)
@@ -74,14 +76,14 @@ def pretrain(
     before = finished(config, folder)
     if not before:
         begun = (folder / "config.json").is_file()
-        if begun and not resume:
+        if begun and not resume and rank() == 0:  # for another the first may have begun already
             raise SepNormError(
                 f"{folder} holds a run that is not finished, and nothing of it is lost: add --resume to go on with it, or name "
                 "another folder by --out."
             )
         recipe = known.recipe(config)
         make_folder(folder)
-        report = start(config.arm, config.seed) if start is not None else None
+        report = start(config.arm, config.seed) if start is not None and rank() == 0 else None
         try:
             perform(recipe, config, folder, report)
         except InterruptedRunError as error:
@@ -89,10 +91,14 @@ def pretrain(
                 str(error).replace("the same command goes", "--resume makes the same command go")
             ) from None
         except SepNormError:
-            if not begun and last_checkpoint(folder / "checkpoints") is None:  # it never ran: leave nothing to resume
+            if (
+                rank() == 0 and not begun and last_checkpoint(folder / "checkpoints") is None
+            ):  # it never ran: leave nothing to resume
                 for name in ("config.json", "environment.json"):
                     (folder / name).unlink(missing_ok=True)
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             raise
+    if rank():
+        return None
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     return Run(domain, folder, config, metrics, before)

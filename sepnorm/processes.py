@@ -1,7 +1,8 @@
-"""Sums and rows over all processes that train together, with gradients."""
+"""What processes that train together have to do with each other: who does what, and sums and rows over all, with gradients."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -12,6 +13,38 @@ from torch import Tensor
 def many() -> bool:
     """Whether several processes train together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def rank() -> int:
+    """The number of this process, also before the processes have met, as torchrun and accelerate tell it."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ.get("RANK", "0"))
+
+
+def world() -> int:
+    """How many processes train together, also before they have met."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def share(count: int) -> slice:
+    """Which of ``count`` samples of a batch are this process's."""
+    return slice(rank() * count // world(), (rank() + 1) * count // world())
+
+
+def meet() -> None:
+    """Waits until all processes are here."""
+    if many():
+        dist.barrier()
+
+
+def part() -> None:
+    """After this, processes have nothing to do with each other any more."""
+    if many():
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 class AllReduce(torch.autograd.Function):
@@ -33,6 +66,11 @@ def total(x: Tensor) -> Tensor:
     """The sum of ``x`` over all processes; ``x`` itself where there is one."""
     out: Tensor = AllReduce.apply(x) if many() else x
     return out
+
+
+def mean_over_all(terms: Tensor, count: Tensor) -> Tensor:
+    """The sum of ``terms`` of all processes over the sum of their ``count``: what one process with all samples has."""
+    return total(terms.sum()) / total(count.to(terms)).clamp(min=1)
 
 
 def gather(rows: Tensor) -> tuple[Tensor, int]:

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from sepnorm.configs import RunConfig
-from sepnorm.errors import InterruptedRunError, SepNormError
+from sepnorm.errors import InterruptedRunError, OthersDoneError, SepNormError
 from sepnorm.guarding import Guard
+from sepnorm.processes import many, meet, part, rank, total, world
 
 #: Called with the step, the number of steps, the loss and samples per second.
 Report = Callable[[int, int, float, float], None]
@@ -43,7 +44,10 @@ class Watcher(Protocol):
 
 
 class Steps(Dataset):
-    """The batches of a run, one for each step: ``make(indices, generator)`` makes one of the samples with these indices."""
+    """The batches of a run, one for each step: ``make(indices, generator)`` makes one of the samples with these indices.
+
+    Of several processes each has the same indices and the same generator, and makes its own part, ``processes.share``.
+    """
 
     schedule = "cosine"  # of the learning rate, as transformers calls it
 
@@ -53,7 +57,12 @@ class Steps(Dataset):
         if samples < 2:
             raise SepNormError(f"training needs at least two samples, found {samples}.")
         self.config, self.samples, self.make = config, samples, make
-        self.batch = min(config.batch_size, samples)
+        if config.batch_size % world() or samples < 2 * world():
+            raise SepNormError(
+                f"{world()} processes cannot share {samples} samples in batches of {config.batch_size} alike: take a batch_size "
+                f"that is a multiple of {world()}."
+            )
+        self.batch = min(config.batch_size, samples - samples % world())
         self.per_epoch = samples // self.batch  # a short last batch would be normalised by other statistics
         batches = config.epochs * self.per_epoch
         self.steps = min(math.ceil(batches / config.accumulation), config.max_steps or batches)
@@ -95,7 +104,10 @@ class Trained:
 def train(
     model: nn.Module, steps: Steps, folder: Path, report: Report | None = None, watcher: Watcher | None = None
 ) -> Trained:
-    """Trains ``model``, whose forward gives ``{"loss": ...}``, from the last whole checkpoint in ``folder`` if there is one."""
+    """Trains ``model``, whose forward gives ``{"loss": ...}``, from the last whole checkpoint in ``folder`` if there is one.
+
+    Of several processes only the first comes back from it; in the others ``OthersDoneError`` ends what they do.
+    """
     trainer = _trainer(model, steps, folder, report, watcher)
     last = last_checkpoint(folder)
     watch: _Watch = trainer.watch
@@ -104,8 +116,11 @@ def train(
         if watcher is not None:
             watcher.take_up(last)
     watch.begin()
-    with on_interrupt(watch.stop):
+    with on_interrupt(watch.stop), lost_processes(folder):
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        part()
+    if rank():
+        raise OthersDoneError
     if watch.stopped:
         raise InterruptedRunError(
             f"the run was stopped at step {trainer.state.global_step} of {steps.steps} and saved in {folder}: "
@@ -127,6 +142,22 @@ def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, old)
+
+
+@contextmanager
+def lost_processes(folder: Path) -> Iterator[None]:
+    """Says it in one sentence where another process of the run has gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not many() or not any(
+            word in str(error) for word in ("Connection", "gloo", "NCCL", "peer", "timed out", "Timed out")
+        ):
+            raise
+        raise InterruptedRunError(
+            f"another process of this run is gone, so it stopped; checkpoints are in {folder}: the same command goes on from "
+            f"the last one ({str(error).splitlines()[0][:120]})."
+        ) from error
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -180,6 +211,8 @@ def _trainer(
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
+        use_cpu=not torch.accelerator.is_available(),  # without this, processes without an accelerator train each for itself
+        ddp_broadcast_buffers=False,  # batch statistics are over all processes and so the same in each
     )
 
     class Adapter(transformers.Trainer):
@@ -187,8 +220,9 @@ def _trainer(
 
         watch: _Watch
 
-        def _get_train_sampler(self, *args: Any) -> Any:
-            return torch.utils.data.SequentialSampler(steps)
+        def get_train_dataloader(self) -> Any:
+            """Every process goes through all steps, of which it makes its own part: nothing is left to be shared out."""
+            return torch.utils.data.DataLoader(steps, collate_fn=lambda items: items[0])
 
         def get_decay_parameter_names(self, model: Any) -> list[str]:
             exempt = ("cls_token", "mask_token", "position_embeddings", "pos_embed")
@@ -204,7 +238,6 @@ def _trainer(
         model=model,
         args=arguments,
         train_dataset=steps,
-        data_collator=lambda items: items[0],
         callbacks=[watch.callback()],
     )
     trainer.remove_callback(transformers.PrinterCallback)
@@ -235,7 +268,7 @@ class _Watch:
         self._since = time.monotonic()
 
     def see(self, loss: Tensor) -> None:
-        self._of_step.append(loss)
+        self._of_step.append(total(loss) / world())
 
     def judge(self, model: nn.Module, step: int) -> None:
         """Before the optimizer's step: passes it over where something is not finite."""
@@ -252,6 +285,12 @@ class _Watch:
         if self.stopped:
             raise KeyboardInterrupt
         self.stopped = True
+
+    def to_stop(self, device: Any) -> bool:
+        """Whether any process was asked to stop: then all do, after the same step."""
+        if many():
+            self.stopped = bool(total(torch.tensor(float(self.stopped), device=device)))
+        return self.stopped
 
     def callback(self) -> Any:
         import transformers
@@ -271,10 +310,11 @@ class _Watch:
                     watch._log(step, kwargs["lr_scheduler"].get_last_lr()[0])
                 if watch.watcher is not None:
                     watch.watcher.look(step, watch.steps.steps)
-                if watch.stopped:
+                if watch.to_stop(args.device):
                     control.should_save = control.should_training_stop = True
 
             def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                meet()  # until each has written its part
                 if state.is_world_process_zero:
                     folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                     if watch.watcher is not None:
@@ -293,7 +333,7 @@ class _Watch:
         self._pending = []
         self.losses.append((step, loss))
         rate = step * self.steps.batch * self.steps.config.accumulation / max(self.seconds, 1e-9)
-        if find_spec("tensorboard") is not None:
+        if find_spec("tensorboard") is not None and rank() == 0:
             self._write(step, {"loss": loss, "learning_rate": learning_rate, "samples_per_second": rate})
         if self.report is not None:
             self.report(step, self.steps.steps, loss, rate)

@@ -9,15 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def augment(pixels: Tensor, generator: torch.Generator, smallest: float, flip: bool) -> Tensor:
+def augment(pixels: Tensor, draws: Tensor, smallest: float, flip: bool) -> Tensor:
     """(images, channels, side, side), each cut to a share of its area between ``smallest`` and 1 and scaled back.
 
-    The aspect ratio is between 3/4 and 4/3, as in MAE; half of the images are mirrored if ``flip``.
+    ``draws`` (5, images) are random numbers from 0 to 1. The aspect ratio is between 3/4 and 4/3, as in MAE; half of the
+    images are mirrored if ``flip``.
     """
     count = pixels.shape[0]
-    if smallest >= 1 and not flip:
-        return pixels
-    draws = torch.rand(5, count, generator=generator)
     area = smallest + (1 - smallest) * draws[0]
     ratio = torch.exp((2 * draws[1] - 1) * math.log(4 / 3)) if smallest < 1 else torch.ones(count)
     width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)

@@ -22,6 +22,7 @@ from sepnorm.images.pictures import FILE as RECONSTRUCTIONS
 from sepnorm.images.pictures import reconstruct
 from sepnorm.inspection import Inspection, inspect
 from sepnorm.probes import Split, knn_probe, linear_probe, probe, shape
+from sepnorm.processes import share
 from sepnorm.store import save
 from sepnorm.training import Report, Steps, Trained, train
 
@@ -91,9 +92,14 @@ class ImageRecipe:
         model = MaskedAutoencoder(config)
 
         def make(chosen: Tensor, generator: torch.Generator) -> dict[str, Any]:
-            pixels = self.pixels(self.data.train.images[chosen])
-            pixels = augment(pixels, generator, config.smallest_crop, config.flip)
-            return {"pixel_values": pixels, "noise": torch.rand(len(chosen), config.patches, generator=generator)}
+            own = share(
+                len(chosen)
+            )  # numbers are drawn for all, so that they do not depend on how many processes there are
+            pixels = self.pixels(self.data.train.images[chosen[own]])
+            if config.smallest_crop < 1 or config.flip:
+                draws = torch.rand(5, len(chosen), generator=generator)
+                pixels = augment(pixels, draws[:, own], config.smallest_crop, config.flip)
+            return {"pixel_values": pixels, "noise": torch.rand(len(chosen), config.patches, generator=generator)[own]}
 
         return model, train(model, Steps(config, len(self.data.train), make), folder, report)
 

@@ -14,6 +14,7 @@ from sepnorm.molecules.batches import buckets, collate
 from sepnorm.molecules.config import MoleculeConfig
 from sepnorm.molecules.graphormer import GraphormerConfig, GraphormerModel
 from sepnorm.molecules.graphs import Graph, feature_set
+from sepnorm.processes import mean_over_all
 from sepnorm.surgery import convert
 
 
@@ -93,7 +94,7 @@ class PropertyModel(MoleculeModel):
             losses = F.binary_cross_entropy_with_logits(predicted, wanted, reduction="none")
         else:
             losses = (predicted - wanted).abs()
-        loss = (losses * known).sum() / known.sum().clamp(min=1)
+        loss = mean_over_all(losses * known, known.sum())
         return {"loss": loss + self.uniformity(hidden, batch["attention_mask"])}
 
 
@@ -116,12 +117,16 @@ class MaskedModel(MoleculeModel):
         """
         hidden = self.graphormer(**batch).last_hidden_state
         vectors = hidden[:, 1:].flatten(0, 1)
-        loss = F.cross_entropy(self.atom_head(vectors[atoms]), atom_kinds)
-        if len(bonds):
-            # A bond has no direction, so the sum of its ends tells all that its kind can depend on.
-            loss = loss + F.cross_entropy(self.bond_head(vectors[bonds].sum(1)), bond_kinds)
+        loss = _mean_cross_entropy(self.atom_head(vectors[atoms]), atom_kinds)
+        # A bond has no direction, so the sum of its ends tells all that its kind can depend on.
+        loss = loss + _mean_cross_entropy(self.bond_head(vectors[bonds].sum(1)), bond_kinds)
         if self.settings.contrastive_weight:
             first, second = hidden[:, 0].chunk(2)
             term = info_nce(first, second, temperature=self.settings.temperature)
             loss = loss + self.settings.contrastive_weight * term
         return {"loss": loss + self.uniformity(hidden, batch["attention_mask"])}
+
+
+def _mean_cross_entropy(logits: Tensor, kinds: Tensor) -> Tensor:
+    """Over what is hidden in all processes; 0 where nothing is."""
+    return mean_over_all(F.cross_entropy(logits, kinds, reduction="none"), torch.tensor(len(kinds)))

@@ -22,6 +22,7 @@ from sepnorm.molecules.pictures import FILE as PREDICTIONS
 from sepnorm.molecules.scores import probe, scores
 from sepnorm.molecules.steps import BucketedSteps, masked_batch
 from sepnorm.probes import shape
+from sepnorm.processes import share
 from sepnorm.store import save
 from sepnorm.training import Report, Trained, train
 
@@ -55,10 +56,11 @@ class MoleculeRecipe:
         data, model = self.data, self.build(config)
 
         def make(chosen: Tensor, generator: torch.Generator) -> dict[str, Any]:
-            graphs = [data.train.graphs[row] for row in chosen.tolist()]
+            own = share(len(chosen))
             if config.task == "pretrain":
-                return masked_batch(graphs, config, generator)
-            targets = (data.train.targets[chosen] - data.mean) / data.std
+                return masked_batch([data.train.graphs[row] for row in chosen.tolist()], config, generator, own)
+            graphs = [data.train.graphs[row] for row in chosen[own].tolist()]
+            targets = (data.train.targets[chosen[own]] - data.mean) / data.std
             return collate(graphs, config.max_hops) | {"targets": targets}
 
         return model, train(model, BucketedSteps(config, data.train.sizes, make), folder, report)

@@ -13,7 +13,7 @@ from sepnorm.molecules.batches import buckets, collate
 from sepnorm.molecules.config import MoleculeConfig
 from sepnorm.molecules.graphormer import hidden_code
 from sepnorm.molecules.graphs import Graph
-from sepnorm.training import Steps, mixed_seed
+from sepnorm.training import Steps
 
 
 class BucketedSteps(Steps):
@@ -27,33 +27,32 @@ class BucketedSteps(Steps):
     ) -> None:
         super().__init__(config, len(sizes), make)
         self.sizes = np.array(sizes)
-        self._batches: list[list[int]] = []
 
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        epoch, place = divmod(number, self.per_epoch)
-        if epoch != self._epoch:
-            seed = mixed_seed(self.config.seed, epoch, 1)
-            # What is left over is drawn before sorting, or it would always be the largest molecules.
-            rows = np.random.default_rng(seed).permutation(self.samples)[: self.per_epoch * self.batch]
-            self._batches = [rows[part].tolist() for part in buckets(self.sizes[rows], self.batch, seed)]
-            self._epoch = epoch
-        return self.make(
-            torch.tensor(self._batches[place]), torch.Generator().manual_seed(mixed_seed(self.config.seed, number, 2))
-        )
+    def order(self, generator: torch.Generator) -> Tensor:
+        """What is left over is drawn before sorting, or it would always be the largest molecules."""
+        rows = super().order(generator)[: self.per_epoch * self.batch].numpy()
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        return torch.from_numpy(np.concatenate([rows[part] for part in buckets(self.sizes[rows], self.batch, seed)]))
 
 
-def masked_batch(graphs: Sequence[Graph], config: MoleculeConfig, generator: torch.Generator) -> dict[str, Tensor]:
+def masked_batch(
+    graphs: Sequence[Graph], config: MoleculeConfig, generator: torch.Generator, own: slice = slice(None)
+) -> dict[str, Tensor]:
     """What ``MaskedModel`` takes: a share of atoms and bonds hidden, of every molecule one atom at least.
 
-    With a contrastive term every molecule is there twice, hidden otherwise.
+    With a contrastive term every molecule is there twice, hidden otherwise. Only the molecules ``own`` are put in, but numbers
+    are drawn for all of ``graphs``, so that they do not depend on how many processes share them.
     """
-    graphs = [*graphs, *graphs] if config.contrastive_weight else list(graphs)
+    views = 2 if config.contrastive_weight else 1
+    bond_noise = _drawn([len(graph.bonds) for graph in graphs], views, generator, own)
+    atom_noise = _drawn([len(graph) for graph in graphs], views, generator, own)
+    graphs = list(graphs[own]) * views
     codes = torch.from_numpy(np.concatenate([graph.bond_features for graph in graphs])[:, 0].astype(np.int64))
-    hidden_bonds = torch.rand(len(codes), generator=generator) < config.mask_ratio
+    hidden_bonds = bond_noise < config.mask_ratio
     batch = collate(graphs, config.max_hops, hidden_bonds.numpy())
     nodes = batch["nodes"]
     real = batch["attention_mask"][:, 1:].bool()
-    noise = torch.rand(real.shape, generator=generator).masked_fill(~real, 2.0)
+    noise = torch.full(real.shape, 2.0).masked_scatter(real, atom_noise)
     hidden = (noise < config.mask_ratio) | (noise == noise.amin(1, keepdim=True))
     atoms = hidden.flatten().nonzero()[:, 0]
     kinds = nodes[..., 0].flatten()[atoms]  # the first feature says what an atom is, and its codes start from 0
@@ -66,3 +65,9 @@ def masked_batch(graphs: Sequence[Graph], config: MoleculeConfig, generator: tor
         "bonds": torch.from_numpy(ends)[hidden_bonds],
         "bond_kinds": codes[hidden_bonds],
     }
+
+
+def _drawn(counts: Sequence[int], views: int, generator: torch.Generator, own: slice) -> Tensor:
+    """Random numbers for things of which each molecule has so many, drawn for all and given for the own ones, view by view."""
+    parts = [torch.rand(sum(counts), generator=generator).split(list(counts))[own] for _ in range(views)]
+    return torch.cat([one for view in parts for one in view])

@@ -86,12 +86,14 @@ def scratch_predictor(settings: Any, wanted: bool) -> tuple[Any, Predictor | Non
     return model.base_model, Predictor(model)
 
 
-def mask_tokens(ids: Tensor, tokenizer: Any, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Tokens (sentences, tokens) of which some are hidden, and what these were, with -100 in all other places."""
+def mask_tokens(ids: Tensor, tokenizer: Any, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens (sentences, tokens) of which some are hidden, and what these were, with -100 in all other places.
+
+    ``draws`` (3, sentences, tokens) are random numbers from 0 to 1.
+    """
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
-    chosen = (torch.rand(ids.shape, generator=generator) < _SHARE) & ~special
-    kind = torch.rand(ids.shape, generator=generator)
-    words = torch.randint(len(tokenizer), ids.shape, generator=generator)
+    chosen = (draws[0] < _SHARE) & ~special
+    kind, words = draws[1], (draws[2] * len(tokenizer)).long()
     shown = torch.where(chosen & (kind < _AS_MASK), tokenizer.mask_token_id, ids)
     shown = torch.where(chosen & (kind >= 1 - _AS_RANDOM), words, shown)
     return shown, torch.where(chosen, ids, -100)

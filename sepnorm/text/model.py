@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sepnorm.losses import info_nce, uniformity_loss
+from sepnorm.processes import mean_over_all
 from sepnorm.text.config import TextConfig
 from sepnorm.text.masked import Predictor
 
@@ -49,7 +50,7 @@ class SimCSE(nn.Module):
         if masked is not None and targets is not None and self.predictor is not None:
             wanted = targets != -100
             logits = self.predictor(masked[wanted])
-            term = F.cross_entropy(logits, targets[wanted], reduction="sum") / wanted.sum().clamp(min=1)
+            term = mean_over_all(F.cross_entropy(logits, targets[wanted], reduction="none"), wanted.sum())
             loss = loss + self.settings.masked_weight * term
         return {"loss": loss}
 

@@ -16,6 +16,7 @@ from sepnorm.feed import evenly
 from sepnorm.geometry import alignment
 from sepnorm.inspection import Inspection, conclude, watch
 from sepnorm.probes import shape
+from sepnorm.processes import rank, share
 from sepnorm.surgery import convert
 from sepnorm.text.config import TextConfig
 from sepnorm.text.corpus import Corpus, load_corpus, load_development
@@ -99,15 +100,20 @@ class TextRecipe:
         views = self.corpus.views(config.hard_negatives)
 
         def make(chosen: Tensor, generator: torch.Generator) -> dict[str, Any]:
-            rows = [chosen + view for view in views]
+            own = share(
+                len(chosen)
+            )  # numbers are drawn for all, so that they do not depend on how many processes there are
+            rows = [chosen[own] + view for view in views]
             masked = [rows[0]] if config.masked_weight else []
             batch: dict[str, Any] = self.tokens.batch(torch.cat(rows + masked))
+            sentences = len(rows[0])
             if masked:
                 ids = batch["input_ids"]
-                shown, batch["targets"] = mask_tokens(ids[-len(chosen) :], self.start.tokenizer, generator)
-                batch["input_ids"] = torch.cat([ids[: -len(chosen)], shown])
-            seed = int(torch.randint(2**62, (1,), generator=generator))
-            return batch | {"sentences": len(chosen), "seed": seed}
+                draws = torch.rand(3, len(chosen), config.length, generator=generator)[:, own, : ids.shape[1]]
+                shown, batch["targets"] = mask_tokens(ids[-sentences:], self.start.tokenizer, draws)
+                batch["input_ids"] = torch.cat([ids[:-sentences], shown])
+            seed = int(torch.randint(2**62, (1,), generator=generator)) + rank()
+            return batch | {"sentences": sentences, "seed": seed}
 
         count = self.corpus.samples
         lengths = torch.stack([self.tokens.lengths[view : view + count] for view in views]).amax(0)

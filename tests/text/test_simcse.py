@@ -160,7 +160,8 @@ def test_an_architecture_without_a_known_head_is_refused():
 
 def test_masks_hide_some_words_and_no_special_tokens(tokenizer):
     ids = Tokens(tokenizer, texts(400), 12).batch(torch.arange(400))["input_ids"]
-    shown, targets = mask_tokens(ids, tokenizer, torch.Generator().manual_seed(0))
+    draws = torch.rand(3, *ids.shape, generator=torch.Generator().manual_seed(0))
+    shown, targets = mask_tokens(ids, tokenizer, draws)
     words = ~torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     chosen = targets != -100
     assert not (chosen & ~words).any() and torch.equal(targets[chosen], ids[chosen])
