@@ -64,7 +64,7 @@ def shown_metrics(comparison: Comparison) -> list[str]:
     single = [metric for metric in comparison.metrics if metric not in NAMES and _is_of_a_set(metric, comparison)]
     if not named and not single:
         return comparison.metrics
-    if len(single) <= MOST_SETS:
+    if 1 < len(single) <= MOST_SETS or not any(metric.endswith("_average") for metric in named):
         place = next((i for i, metric in enumerate(named) if metric in (*_SHAPE, "loss")), len(named))
         named[place:place] = single
     return named
