@@ -114,7 +114,6 @@ def encoding(texts: list[str]) -> dict[str, Callable[[], float]]:
         if name == "frozen":
             sepnorm.freeze(encoder.model)
         embed = sentence_embedder(encoder, "cls", BATCH)
-        embed(texts[:BATCH])  # once, to warm up
         found[name] = partial(seconds_of, partial(embed, texts))
     return found
 
@@ -122,6 +121,8 @@ def encoding(texts: list[str]) -> dict[str, Callable[[], float]]:
 def measure(contenders: dict[str, Callable[[], float]], sentences: int, rounds: int) -> dict[str, dict[str, float]]:
     """Prints and gives sentences a second and the ratio to the first contender."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for run in contenders.values():  # once, to warm up
+        run()
     for turn in range(rounds):
         for name in list(contenders) if turn % 2 == 0 else list(reversed(contenders)):
             seconds[name].append(contenders[name]())
