@@ -161,8 +161,8 @@ def _evaluate_molecules(encoder: Encoder, data: str, column: str | None) -> Eval
     from sepnorm.molecules.data import load_probed
     from sepnorm.molecules.recipe import probe_set
 
-    given = {"task": "pretrain", "test": data, "features": encoder.model.config.features, "column": column}
-    sets = load_probed(PRESETS["demo"].changed(given))
+    given = {"task": "pretrain", "test": data, "features": encoder.model.config.features}
+    sets = load_probed(PRESETS["demo"].changed(given), column)
     parts = [f"{name}: {len(one.train):,} / {len(one.valid):,} / {len(one.test):,}" for name, one in sets.items()]
     found = Evaluation(encoder.name, data, f"molecules for training / validation / test of {', '.join(parts)}")
     for name, one in sets.items():

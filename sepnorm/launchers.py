@@ -17,7 +17,8 @@ import torch
 from sepnorm.configs import RunConfig, parse_changes
 from sepnorm.errors import InterruptedRunError, SepNormError, nearest
 from sepnorm.experiment import Recipe, finished, perform
-from sepnorm.training import Report, on_interrupt
+from sepnorm.interruptions import on_interrupt
+from sepnorm.training import Report
 
 #: Called with the name of an arm and a seed when its run begins; gives what is called while it trains.
 Start = Callable[[str, int], Report | None]

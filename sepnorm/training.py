@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +23,7 @@ from torch.utils.data import Dataset
 from sepnorm.configs import RunConfig
 from sepnorm.errors import InterruptedRunError, OthersDoneError, SepNormError
 from sepnorm.guarding import Guard
+from sepnorm.interruptions import lost_processes, on_interrupt
 from sepnorm.processes import many, meet, part, rank, total, world
 
 #: Called with the step, the number of steps, the loss and samples per second.
@@ -128,36 +127,6 @@ def train(
         )
     done = steps.steps * steps.batch * steps.config.accumulation
     return Trained(watch.losses, watch.seconds, done / max(watch.seconds, 1e-9))
-
-
-@contextmanager
-def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
-    """Calls something at Ctrl-C in the place of raising ``KeyboardInterrupt``; only where signals arrive, in the main thread."""
-    try:
-        old = signal.signal(signal.SIGINT, lambda number, frame: call())
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, old)
-
-
-@contextmanager
-def lost_processes(folder: Path) -> Iterator[None]:
-    """Says it in one sentence where another process of the run has gone."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not many() or not any(
-            word in str(error) for word in ("Connection", "gloo", "NCCL", "peer", "timed out", "Timed out")
-        ):
-            raise
-        raise InterruptedRunError(
-            f"another process of this run is gone, so it stopped; checkpoints are in {folder}: the same command goes on from "
-            f"the last one ({str(error).splitlines()[0][:120]})."
-        ) from error
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -145,11 +145,18 @@ def _scale(targets: Tensor, names: list[str], classes: bool, source: str) -> tup
     return mean, std
 
 
-def load_probed(config: MoleculeConfig) -> dict[str, MoleculeData]:
-    """The tables that ``config.test`` names, each split by scaffold, by their names."""
+def load_probed(config: MoleculeConfig, column: str | None = None) -> dict[str, MoleculeData]:
+    """The tables that ``config.test`` names, each split by scaffold, by their names; their SMILES are in ``column``."""
     if config.test is None:
         return {}
-    plain = {"test": None, "targets": None, "molecules": None, "train_molecules": None, "kind": "auto"}
+    plain = {
+        "test": None,
+        "column": column,
+        "targets": None,
+        "molecules": None,
+        "train_molecules": None,
+        "kind": "auto",
+    }
     return {
         name: load_molecules(config.changed(plain | {"data": path, "split": "scaffold"}))
         for name, path in tables_in(config.test).items()

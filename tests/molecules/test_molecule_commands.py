@@ -122,6 +122,14 @@ def test_what_cannot_be_done_is_said(run, sets, words, said):
     assert code == 1 and said in err.replace("\n", " "), err
 
 
+def test_a_column_of_the_data_is_not_looked_for_in_the_tables_to_probe_on(run, sets):
+    Path("other.csv").write_text("\n".join(["structure", *SMILES]))
+    words = ["--data", "other.csv", *SETTINGS, "--set", "column=structure", "--set", f"test={sets}", "--out", "o"]
+    code, _, err = run("pretrain", "molecules", *words)
+    assert code == 0, err
+    assert "probe_odd_roc_auc" in json.loads(Path("o/metrics.json").read_text())
+
+
 def test_tables_to_probe_on_need_pretraining(run, sets):
     code, _, err = run("pretrain", "molecules", "--set", f"test={sets}")
     assert code == 1 and "add --set task=pretrain" in err
