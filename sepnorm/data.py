@@ -25,8 +25,8 @@ _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open
 # without a batch size datasets takes the rows of the first row group for one, and fails where there are none
 _OPTIONS: dict[str, dict[str, Any]] = {".tsv": {"sep": "\t", "quoting": 3}, ".parquet": {"batch_size": 256}}
 _TEXT_NAMES = ("text", "sentence", "sentence1", "content", "smiles")
-_IMAGE_NAMES = ("image", "img", "images", "picture")
-_LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
+_IMAGE_NAMES = ("image", "img", "images", "picture", "jpg", "jpeg", "png", "webp")
+_LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 _MOST_CORRUPT = 0.1  # share of images that may be unreadable
 
 
@@ -58,7 +58,7 @@ def read_texts(source: str, column: str | None = None, split: str = "train") -> 
             label = _label_of(row, chosen)
         text = row.get(chosen)
         if isinstance(text, str) and text.strip():
-            yield Record(text.strip(), _said(row, label), f"row {number}")
+            yield Record(text.strip(), said(row, label), f"row {number}")
 
 
 def read_images(
@@ -135,12 +135,17 @@ def _encoded_images(source: str, column: str | None, split: str, wanted: str | N
     chosen = label = None
     for number, row in enumerate(rows_of(source, split), 1):
         if chosen is None:
-            chosen = choose_column(row, column, _IMAGE_NAMES, _looks_like_image, "images", source)
-            label = _label_of(row, chosen, wanted, source)
-        yield Record(row.get(chosen), _said(row, label), f"row {number}", _said(row, "split"))
+            chosen, label = image_columns(row, column, wanted, source)
+        yield Record(row.get(chosen), said(row, label), f"row {number}", said(row, "split"))
 
 
-def _said(row: dict[str, Any], name: str | None) -> str | None:
+def image_columns(row: dict[str, Any], column: str | None, label: str | None, source: str) -> tuple[str, str | None]:
+    """The columns of images and, if there is one, of labels, by the first row: those asked for, or those that look so."""
+    chosen = choose_column(row, column, _IMAGE_NAMES, _looks_like_image, "images", source)
+    return chosen, _label_of(row, chosen, label, source)
+
+
+def said(row: dict[str, Any], name: str | None) -> str | None:
     """What a row says in a column; a missing value is None, and not a class of that name."""
     value = None if name is None else row.get(name)
     return None if value is None else str(value)

@@ -1,8 +1,9 @@
-"""What ends a run before its time: Ctrl-C, and other processes of it that are gone."""
+"""What ends a run before its time: Ctrl-C, a scheduler, and other processes of it that are gone."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,16 +14,19 @@ from sepnorm.processes import many
 
 @contextmanager
 def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
-    """Calls something at Ctrl-C in the place of raising ``KeyboardInterrupt``; only where signals arrive, in the main thread."""
-    try:
-        old = signal.signal(signal.SIGINT, lambda number, frame: call())
-    except ValueError:
+    """Calls something at Ctrl-C, and at SIGTERM, by which schedulers end a job, in the place of ending at once.
+
+    Only where signals arrive, in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    old = {number: signal.signal(number, lambda *_: call()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, old)
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -1,8 +1,4 @@
-"""One adapter to transformers' ``Trainer`` for all domains: a run in a folder, that can be interrupted and goes on.
-
-What happens in step k, its samples, their order, crops and masks, is a function of the seed and of k alone. So arms of one
-seed see the same, and a run that is resumed does what the uninterrupted one would have done, to the bit.
-"""
+"""One adapter to transformers' ``Trainer`` for all domains: a run in a folder, that can be interrupted and goes on."""
 
 from __future__ import annotations
 
@@ -18,13 +14,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from sepnorm.configs import RunConfig
-from sepnorm.errors import InterruptedRunError, OthersDoneError, SepNormError
+from sepnorm.errors import InterruptedRunError, OthersDoneError
 from sepnorm.guarding import Guard
 from sepnorm.interruptions import lost_processes, on_interrupt
 from sepnorm.processes import many, meet, part, rank, total, world
+from sepnorm.steps import Steps
 
 #: Called with the step, the number of steps, the loss and samples per second.
 Report = Callable[[int, int, float, float], None]
@@ -32,63 +27,18 @@ logger = logging.getLogger("sepnorm")
 _COMPLETE = "complete"  # a file in a checkpoint that was written to its end
 
 
-class Watcher(Protocol):
-    """Looks at a run after every step, and keeps what it finds in the run's checkpoints."""
-
-    def look(self, step: int, steps: int) -> None: ...
+class Kept(Protocol):
+    """What has something in the run's checkpoints."""
 
     def save(self, checkpoint: Path) -> None: ...
 
     def take_up(self, checkpoint: Path) -> None: ...
 
 
-class Steps(Dataset):
-    """The batches of a run, one for each step: ``make(indices, generator)`` makes one of the samples with these indices.
+class Watcher(Kept, Protocol):
+    """Looks at a run after every step."""
 
-    Of several processes each has the same indices and the same generator, and makes its own part, ``processes.share``.
-    """
-
-    schedule = "cosine"  # of the learning rate, as transformers calls it
-
-    def __init__(
-        self, config: RunConfig, samples: int, make: Callable[[Tensor, torch.Generator], dict[str, Any]]
-    ) -> None:
-        if samples < 2:
-            raise SepNormError(f"training needs at least two samples, found {samples}.")
-        self.config, self.samples, self.make = config, samples, make
-        if config.batch_size % world() or samples < 2 * world():
-            raise SepNormError(
-                f"{world()} processes cannot share {samples} samples in batches of {config.batch_size} alike: take a batch_size "
-                f"that is a multiple of {world()}."
-            )
-        self.batch = min(config.batch_size, samples - samples % world())
-        self.per_epoch = samples // self.batch  # a short last batch would be normalised by other statistics
-        batches = config.epochs * self.per_epoch
-        self.steps = min(math.ceil(batches / config.accumulation), config.max_steps or batches)
-        self._epoch, self._order = -1, torch.empty(0)
-
-    def __len__(self) -> int:
-        return self.steps * self.config.accumulation
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        return self.make(self.chosen(number), torch.Generator().manual_seed(mixed_seed(self.config.seed, number, 2)))
-
-    def chosen(self, number: int) -> Tensor:
-        """The numbers of the samples in a batch."""
-        epoch, place = divmod(number, self.per_epoch)
-        if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(mixed_seed(self.config.seed, epoch, 1))
-            self._epoch, self._order = epoch, self.order(generator)
-        return self._order[place * self.batch : (place + 1) * self.batch]
-
-    def order(self, generator: torch.Generator) -> Tensor:
-        """The samples in the order of an epoch, by their numbers."""
-        return torch.randperm(self.samples, generator=generator)
-
-
-def mixed_seed(seed: int, number: int, stream: int) -> int:
-    """A seed for one step or epoch of one stream of random numbers."""
-    return (seed * 1_000_003 + number * 7_919 + stream) % (2**63)
+    def look(self, step: int, steps: int) -> None: ...
 
 
 @dataclass(eq=False)
@@ -112,8 +62,8 @@ def train(
     watch: _Watch = trainer.watch
     if last is not None:
         watch.take_up(json.loads((last / _COMPLETE).read_text(encoding="utf-8")))
-        if watcher is not None:
-            watcher.take_up(last)
+        for each in watch.kept_with:
+            each.take_up(last)
     watch.begin()
     with on_interrupt(watch.stop), lost_processes(folder):
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
@@ -227,6 +177,9 @@ class _Watch:
         self._pending: list[float] = []  # losses of steps since the last line of the log
         self._since = time.monotonic()
         self._every = max(1, steps.steps // 200)
+        self.kept_with: list[Kept] = (
+            [steps] if watcher is None else [steps, watcher]
+        )  # what checkpoints hold something of
         self._board: Any = None
 
     def take_up(self, kept: dict[str, Any]) -> None:
@@ -241,14 +194,9 @@ class _Watch:
 
     def judge(self, model: nn.Module, step: int) -> None:
         """Before the optimizer's step: passes it over where something is not finite."""
-        if self.guard.allows(model, self._of_step, step + 1, lambda: self._samples(step)):
+        if self.guard.allows(model, self._of_step, step + 1, lambda: self.steps.named(step)):
             self._pending.append(float(torch.stack(self._of_step).mean()))
         self._of_step = []
-
-    def _samples(self, step: int) -> str:
-        size = self.steps.config.accumulation
-        found = torch.cat([self.steps.chosen(number) for number in range(step * size, (step + 1) * size)]).tolist()
-        return f"samples {', '.join(map(str, found[:8]))}{' …' if len(found) > 8 else ''}"
 
     def stop(self) -> None:
         if self.stopped:
@@ -283,9 +231,10 @@ class _Watch:
                     control.should_save = control.should_training_stop = True
 
             def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+                watch.steps.save(folder)
                 meet()  # until each has written its part
                 if state.is_world_process_zero:
-                    folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                     if watch.watcher is not None:
                         watch.watcher.save(folder)
                     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}

@@ -7,7 +7,8 @@ from torch import nn
 from sepnorm import SepNorm, SepNormError
 from sepnorm.guarding import PATIENCE, Guard
 from sepnorm.images.config import PRESETS
-from sepnorm.training import Steps, train
+from sepnorm.steps import Samples, Steps
+from sepnorm.training import train
 
 CONFIG = PRESETS["demo"].changed({"epochs": 1, "batch_size": 4, "learning_rate": 0.1, "checkpoints": 0, "clip": 1.0})
 
@@ -28,7 +29,7 @@ def steps(broken: set[int], count: int = 10) -> Steps:
     """Batches of noise; the samples with these numbers hold a NaN."""
     rows = torch.randn(count * 4, 3, 8, generator=torch.Generator().manual_seed(1))
     rows[list(broken)] = torch.nan
-    return Steps(CONFIG, count * 4, lambda chosen, generator: {"x": rows[chosen]})
+    return Steps(CONFIG, Samples(count * 4, lambda chosen, *_: {"x": rows[chosen]}))
 
 
 def state(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -20,13 +20,14 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 import transformers
+from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))
 from models import text_model
 
 from sepnorm.domains import open_domain
 from sepnorm.errors import OthersDoneError, SepNormError
-from sepnorm.training import Steps
+from sepnorm.steps import Samples, Steps
 
 STEPS = 20
 SMALL = {"max_steps": STEPS, "epochs": 50, "batch_size": 16, "checkpoints": 0, "threads": 1}
@@ -142,13 +143,19 @@ def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch):
     config = open_domain("images").presets["demo"].changed({"batch_size": 15})
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SepNormError, match="take a batch_size that is a multiple of 2"):
-        Steps(config, 100, lambda chosen, generator: {})
-    assert Steps(config.changed({"batch_size": 64}), 33, lambda chosen, generator: {}).batch == 32
+        Steps(config, Samples(100, lambda *_: {}))
+    assert Steps(config.changed({"batch_size": 64}), Samples(33, lambda *_: {})).batch == 32
 
 
 def test_torchrun_runs_the_command_and_only_the_first_process_writes_and_speaks(tmp_path):
-    words = ["pretrain", "images", "--norm", "bn+ln@all", "--max-steps", "6", "--out", "run"]
-    words += [word for key, value in (IMAGES | {"threads": 1}).items() for word in ("--set", f"{key}={value}")]
+    """On a stream, of which each process uses rows of its own."""
+    for number in range(120):
+        folder = tmp_path / "data" / ("test" if number % 6 == 0 else "train") / str(number % 4)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((8, 8), 64).save(folder / f"{number}.png")
+    words = ["pretrain", "images", "--norm", "bn+ln@all", "--max-steps", "6", "--out", "run", "--data", "data"]
+    settings = IMAGES | {"threads": 1, "stream": 64}
+    words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     command = [
         sys.executable,
         "-m",

@@ -14,7 +14,8 @@ from sepnorm import SepNormError
 from sepnorm.errors import InterruptedRunError
 from sepnorm.images.config import PRESETS
 from sepnorm.images.recipe import ImageRecipe
-from sepnorm.training import Steps, last_checkpoint
+from sepnorm.steps import Samples, Steps
+from sepnorm.training import last_checkpoint
 
 TINY = PRESETS["demo"].changed(
     dict(width=16, depth=2, heads=2, decoder_width=8, decoder_depth=1, decoder_heads=2, max_steps=24, batch_size=32)
@@ -38,9 +39,8 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def test_steps_are_a_function_of_the_seed_and_their_number():
     def steps(seed: int) -> Steps:
         config = TINY.changed({"seed": seed, "max_steps": None, "epochs": 3, "batch_size": 10})
-        return Steps(
-            config, 43, lambda chosen, generator: {"chosen": chosen, "draw": torch.rand(2, generator=generator)}
-        )
+        make = lambda chosen, own, generator: {"chosen": chosen, "draw": torch.rand(2, generator=generator)}  # noqa: E731
+        return Steps(config, Samples(43, make))
 
     first, again, other = steps(1), steps(1), steps(2)
     assert len(first) == 12
@@ -143,4 +143,4 @@ def test_arms_of_a_seed_start_from_the_same_weights_and_see_the_same(recipe):
 
 def test_too_few_samples_are_refused():
     with pytest.raises(SepNormError, match="at least two samples, found 1"):
-        Steps(TINY, 1, lambda chosen, generator: {})
+        Steps(TINY, Samples(1, lambda *_: {}))

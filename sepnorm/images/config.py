@@ -30,6 +30,7 @@ class ImageConfig(RunConfig):
     smallest_crop: float = Field(0.2, gt=0, le=1)  # share of the area; 1 for no crop
     flip: bool = True
     pretrain_images: int | None = Field(None, gt=1)  # use this many of the training images
+    stream: int | None = Field(None, gt=1)  # read data of any size while training, so many images at a time
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -44,6 +45,11 @@ class ImageConfig(RunConfig):
         ):
             if width % heads:
                 raise SepNormError(f"{what} {width} cannot be divided among {heads} heads.")
+        if self.stream is not None and self.pretrain_images is not None:
+            raise SepNormError(
+                "a stream is read as long as max_steps says: leave out pretrain_images, or set it to nothing by "
+                "--set pretrain_images=null."
+            )
         if int(self.patches * (1 - self.mask_ratio)) < 1:
             raise SepNormError(
                 f"mask_ratio {self.mask_ratio} of {self.patches} patches leaves none to see: lower it, or take smaller patches."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,9 +78,14 @@ def load_images(
         raise SepNormError(
             f"{source} gives {len(train)} images for training and {len(test)} for testing: more are needed."
         )
+    return with_scale(train, test)
+
+
+def with_scale(train: ImageSet, test: ImageSet) -> ImageData:
+    """The two sets with the mean and deviation of each channel of the first."""
     flat = train.images.transpose(0, 1).flatten(1)
     stride = max(1, flat.shape[1] // 2_000_000)
-    while math.gcd(stride, image_size) > 1:  # or only some columns would be seen
+    while math.gcd(stride, train.images.shape[-1]) > 1:  # or only some columns would be seen
         stride += 1
     some = flat[:, ::stride].float() / 255
     return ImageData(train, test, some.mean(1).tolist(), some.std(1).clamp(min=1e-3).tolist())
@@ -93,12 +98,9 @@ def _read(source: str, side: int, channels: int, column: str | None, label: str 
     if path.is_dir() and (idx := _idx_files(path)):
         train = _from_idx(*idx[0], side, channels)
         return train, _from_idx(*idx[1], side, channels, train.classes)
-    if path.is_dir() and (path / "train").is_dir():
-        test = next((path / name for name in ("test", "val", "valid") if (path / name).is_dir()), None)
-        if test is None:
-            raise SepNormError(f"{source} has a folder train, but neither test nor val beside it.")
-        train = _collect(read_images(str(path / "train")), side, channels)
-        return train, _collect(read_images(str(test)), side, channels, train.classes)
+    if (parts := split_folders(path)) is not None:
+        train = _collect(read_images(parts[0]), side, channels)
+        return train, _collect(read_images(parts[1]), side, channels, train.classes)
     known = KNOWN.get(source)
     if not path.exists():  # a file or folder here comes before a name
         known = known or {"name": source, "train": "train", "test": "test"}
@@ -106,6 +108,16 @@ def _read(source: str, side: int, channels: int, column: str | None, label: str 
         train = _collect(read_images(known["name"], column, known["train"], label), side, channels)
         return train, _collect(read_images(known["name"], column, known["test"], label), side, channels, train.classes)
     return _split(read_images(source, column, label=label), side, channels)
+
+
+def split_folders(path: Path) -> tuple[str, str] | None:
+    """The folders for training and for testing in a folder, if there is one for training."""
+    if not (path / "train").is_dir():
+        return None
+    test = next((path / name for name in ("test", "val", "valid") if (path / name).is_dir()), None)
+    if test is None:
+        raise SepNormError(f"{path} has a folder train, but neither test nor val beside it.")
+    return str(path / "train"), str(test)
 
 
 def _digits(side: int, channels: int) -> tuple[ImageSet, ImageSet]:
@@ -130,7 +142,7 @@ def _collect(records: Iterator[Record], side: int, channels: int, classes: list[
     for record in records:
         images.append(to_bytes(record.content, side, channels))
         labels.append(record.label)
-    return _assemble(images, labels, classes)
+    return assemble(images, labels, classes)
 
 
 def _split(records: Iterator[Record], side: int, channels: int) -> tuple[ImageSet, ImageSet]:
@@ -140,7 +152,7 @@ def _split(records: Iterator[Record], side: int, channels: int) -> tuple[ImageSe
         images.append(to_bytes(record.content, side, channels))
         labels.append(record.label)
         splits.append(record.split)
-    whole = _assemble(images, labels, None)
+    whole = assemble(images, labels, None)
     if any(split is not None for split in splits):
         test = torch.tensor([split not in ("train", "training", "unlabeled") for split in splits])
     else:
@@ -148,17 +160,23 @@ def _split(records: Iterator[Record], side: int, channels: int) -> tuple[ImageSe
     return whole.take((~test).nonzero()[:, 0]), whole.take(test.nonzero()[:, 0])
 
 
-def _assemble(images: list[Tensor], labels: list[str | None], classes: list[str] | None) -> ImageSet:
+def assemble(images: list[Tensor], labels: list[str | None], classes: list[str] | None) -> ImageSet:
+    """A set of images, with labels if all have one; without names of classes these are those of the labels."""
     if not images:
         raise SepNormError("there are no images.")
     if any(label is None for label in labels):
         return ImageSet(torch.stack(images), None, [])
-    names = classes or sorted({str(label) for label in labels}, key=lambda name: (not name.isdigit(), name.zfill(9)))
+    names = classes or class_names(labels)
     number = {name: i for i, name in enumerate(names)}
     unknown = sorted({str(label) for label in labels} - number.keys())
     if unknown:
         raise SepNormError(_UNKNOWN.format(unknown[0]))
     return ImageSet(torch.stack(images), torch.tensor([number[str(label)] for label in labels]), names)
+
+
+def class_names(labels: Iterable[str | None]) -> list[str]:
+    """The different labels in order, numbers as numbers."""
+    return sorted({str(label) for label in labels}, key=lambda name: (not name.isdigit(), name.zfill(9)))
 
 
 def to_bytes(image: Any, side: int, channels: int) -> Tensor:

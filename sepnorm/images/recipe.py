@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from sepnorm.images.data import ImageData, ImageSet, load_images
 from sepnorm.images.model import MaskedAutoencoder
 from sepnorm.images.pictures import FILE as RECONSTRUCTIONS
 from sepnorm.images.pictures import reconstruct
+from sepnorm.images.streaming import ImageStream
 from sepnorm.inspection import Inspection, inspect
 from sepnorm.probes import Split, knn_probe, linear_probe, probe, shape
-from sepnorm.processes import share
+from sepnorm.steps import Samples, Steps, StreamedSteps
 from sepnorm.store import save
-from sepnorm.training import Report, Steps, Trained, train
+from sepnorm.training import Report, Trained, train
 
 _BATCH = 256  # images encoded at a time
 _DRAWN, _INSPECTED, _TOKENS = 8, 512, 4096  # test images reconstructed, and inspected; token vectors kept of the latter
@@ -35,14 +37,8 @@ class ImageRecipe:
     """The data of a config, and what a run of any config with the same data does."""
 
     def __init__(self, config: ImageConfig) -> None:
-        self.data: ImageData = load_images(
-            config.data,
-            config.image_size,
-            config.channels,
-            column=config.column,
-            label=config.label,
-            most=config.pretrain_images,
-        )
+        self.stream = None if config.stream is None else ImageStream(config)
+        self.data: ImageData = self.stream.data if self.stream is not None else _load(config)
         labels = self.data.train.labels
         if labels is not None and len(labels.unique()) < 2:
             raise SepNormError(
@@ -91,17 +87,31 @@ class ImageRecipe:
     ) -> tuple[MaskedAutoencoder, Trained]:
         model = MaskedAutoencoder(config)
 
-        def make(chosen: Tensor, generator: torch.Generator) -> dict[str, Any]:
-            own = share(
-                len(chosen)
-            )  # numbers are drawn for all, so that they do not depend on how many processes there are
-            pixels = self.pixels(self.data.train.images[chosen[own]])
+        steps: Steps
+        stream = self.stream
+        if stream is None or config.stream is None:
+            steps = Steps(
+                config, self._samples(config, len(self.data.train), lambda rows: self.data.train.images[rows])
+            )
+        else:
+
+            def read(encoded: list[Any]) -> Samples:
+                return self._samples(
+                    config, len(encoded), lambda rows: stream.decode(encoded[row] for row in rows.tolist())
+                )
+
+            steps = StreamedSteps(config, config.stream, stream.open(config.seed), read)
+        return model, train(model, steps, folder, report)
+
+    def _samples(self, config: ImageConfig, count: int, take: Callable[[Tensor], Tensor]) -> Samples:
+        def make(chosen: Tensor, own: slice, generator: torch.Generator) -> dict[str, Any]:
+            pixels = self.pixels(take(chosen[own]))
             if config.smallest_crop < 1 or config.flip:
                 draws = torch.rand(5, len(chosen), generator=generator)
                 pixels = augment(pixels, draws[:, own], config.smallest_crop, config.flip)
             return {"pixel_values": pixels, "noise": torch.rand(len(chosen), config.patches, generator=generator)[own]}
 
-        return model, train(model, Steps(config, len(self.data.train), make), folder, report)
+        return Samples(count, make)
 
     def _whole(self, model: MaskedAutoencoder, images: Tensor) -> dict[str, Tensor]:
         """What the encoder takes, with the patches in their order: without noise they are shuffled, by other draws each time."""
@@ -169,6 +179,17 @@ class ImageRecipe:
         if self.data.test.labels is not None:
             embeddings["labels"] = self.data.test.labels
         return metrics, embeddings
+
+
+def _load(config: ImageConfig) -> ImageData:
+    return load_images(
+        config.data,
+        config.image_size,
+        config.channels,
+        column=config.column,
+        label=config.label,
+        most=config.pretrain_images,
+    )
 
 
 def some_tokens(tokens: Tensor, most: int) -> Tensor:

@@ -17,16 +17,17 @@ from sepnorm.molecules.batches import buckets, collate
 from sepnorm.molecules.config import MoleculeConfig
 from sepnorm.molecules.data import MoleculeData, MoleculeSet, load_molecules, load_probed
 from sepnorm.molecules.graphormer import GraphormerModel
+from sepnorm.molecules.masking import masked_batch
 from sepnorm.molecules.model import MaskedModel, MoleculeModel, PropertyModel, encode
 from sepnorm.molecules.pictures import FILE as PREDICTIONS
 from sepnorm.molecules.scores import probe, scores
-from sepnorm.molecules.steps import BucketedSteps, masked_batch
 from sepnorm.probes import shape
-from sepnorm.processes import share
+from sepnorm.steps import Samples, Steps, by_length
 from sepnorm.store import save
 from sepnorm.training import Report, Trained, train
 
 _BATCH = 128  # molecules encoded at a time
+_WINDOW = 50  # batches that are sorted by size together: enough for little padding, few enough to stay random
 _CALIBRATED, _INSPECTED, _TOKENS = 1024, 512, 4096  # molecules; token vectors kept of the latter
 _GROUPS = 5  # colours of a map for numbers
 
@@ -55,15 +56,15 @@ class MoleculeRecipe:
         """The last weights count: the rate of learning goes to 0, and nothing is chosen by validation."""
         data, model = self.data, self.build(config)
 
-        def make(chosen: Tensor, generator: torch.Generator) -> dict[str, Any]:
-            own = share(len(chosen))
+        def make(chosen: Tensor, own: slice, generator: torch.Generator) -> dict[str, Any]:
             if config.task == "pretrain":
                 return masked_batch([data.train.graphs[row] for row in chosen.tolist()], config, generator, own)
             graphs = [data.train.graphs[row] for row in chosen[own].tolist()]
             targets = (data.train.targets[chosen[own]] - data.mean) / data.std
             return collate(graphs, config.max_hops) | {"targets": targets}
 
-        return model, train(model, BucketedSteps(config, data.train.sizes, make), folder, report)
+        samples = Samples(len(data.train), make, by_length(data.train.sizes, _WINDOW))
+        return model, train(model, Steps(config, samples), folder, report)
 
     def build(self, config: MoleculeConfig) -> MoleculeModel:
         if config.task == "pretrain":

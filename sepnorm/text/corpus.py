@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,11 @@ class Corpus:
     samples: int
     held_out: list[str]
 
+    @classmethod
+    def of(cls, parts: Sequence[Sequence[str]], held_out: list[str]) -> Corpus:
+        """Of sentences, or of anchors, positives and negatives."""
+        return cls([text for part in parts for text in part], len(parts[0]), held_out)
+
     @property
     def supervised(self) -> bool:
         return len(self.texts) > self.samples
@@ -37,23 +43,31 @@ class Corpus:
 
 def load_corpus(config: TextConfig) -> Corpus:
     """Triples where ``column`` names three or the data has their usual columns, otherwise sentences."""
-    columns = None if config.column is None else [name.strip() for name in config.column.split(",")]
+    columns = columns_of(config)
     parts: list[list[str]]
     if (columns is not None and len(columns) > 1) or (columns is None and _has_triples(config.data)):
         triples = load_triples(config.data, columns=columns, most=config.sentences)
         parts = [triples.anchors, triples.positives, triples.negatives]
     else:
         parts = [load_sentences(config.data, column=config.column, most=config.sentences).texts]
+    return hold_out(parts, config.data)
+
+
+def columns_of(config: TextConfig) -> list[str] | None:
+    return None if config.column is None else [name.strip() for name in config.column.split(",")]
+
+
+def hold_out(parts: Sequence[Sequence[str]], source: str) -> Corpus:
+    """A corpus of sentences or of the parts of triples, some of them held out."""
     count = len(parts[0])
     if count < _LEAST:
         raise SepNormError(
-            f"{config.data} holds {count} sentences or triples: {_LEAST} or more are needed, of which some are held out."
+            f"{source} holds {count} sentences or triples: {_LEAST} or more are needed, of which some are held out."
         )
     held = min(_HELD_OUT, count // _SHARE)
     out = {number * count // held for number in range(held)}
     kept = [[text for number, text in enumerate(part) if number not in out] for part in parts]
-    held_out = list(dict.fromkeys(parts[0][number] for number in sorted(out)))
-    return Corpus([text for part in kept for text in part], count - held, held_out)
+    return Corpus.of(kept, list(dict.fromkeys(parts[0][number] for number in sorted(out))))
 
 
 def _has_triples(source: str) -> bool:

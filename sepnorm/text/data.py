@@ -90,7 +90,7 @@ def load_triples(
         if len(triples) == most:
             break
         if columns is None or number == 1:
-            columns = _triple_columns(row, columns, source)
+            columns = triple_columns(row, columns, source)
         parts = [clean(row.get(column)) for column in columns]
         if all(parts):
             triples.append(parts)
@@ -147,11 +147,17 @@ def _texts(source: str, column: str | None, split: str) -> Iterator[str]:
     chosen = None
     for row in table_rows(source, split):
         if chosen is None:
-            chosen = choose_column(row, column, _TEXTS, lambda value: isinstance(value, str), "text", source)
+            chosen = sentence_column(row, column, source)
         yield clean(row.get(chosen))
 
 
-def _triple_columns(row: dict[str, Any], columns: Sequence[str] | None, source: str) -> Sequence[str]:
+def sentence_column(row: dict[str, Any], column: str | None, source: str) -> str:
+    """The column of sentences, by the first row: the one asked for, or the one that looks so."""
+    return choose_column(row, column, _TEXTS, lambda value: isinstance(value, str), "text", source)
+
+
+def triple_columns(row: dict[str, Any], columns: Sequence[str] | None, source: str) -> Sequence[str]:
+    """The three columns of triples, by the first row: those asked for, or those with the usual names."""
     names = [name for name in row if name is not None]
     if columns is None:
         found = next((known for known in TRIPLES if set(known) <= set(names)), None)

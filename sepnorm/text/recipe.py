@@ -16,7 +16,8 @@ from sepnorm.feed import evenly
 from sepnorm.geometry import alignment
 from sepnorm.inspection import Inspection, conclude, watch
 from sepnorm.probes import shape
-from sepnorm.processes import rank, share
+from sepnorm.processes import rank
+from sepnorm.steps import Samples, Steps, StreamedSteps, by_length
 from sepnorm.surgery import convert
 from sepnorm.text.config import TextConfig
 from sepnorm.text.corpus import Corpus, load_corpus, load_development
@@ -28,11 +29,13 @@ from sepnorm.text.saving import save_sentence_transformer
 from sepnorm.text.selection import Selection
 from sepnorm.text.sets import GROUPS, Loaded, load_sets
 from sepnorm.text.starting import LONGEST, Start, open_start
+from sepnorm.text.streaming import TextStream, corpus_of
 from sepnorm.text.sts import Pairs, sts_score
-from sepnorm.text.tokens import SimilarLengths, Tokens
+from sepnorm.text.tokens import Tokens
 from sepnorm.training import Report, Trained, train
 
 _BATCH = 64  # sentences encoded at a time
+_WINDOW = 64  # batches of training that are sorted by length together
 _INSPECTED, _TOKENS = 512, 4096  # sentences that are inspected, and token vectors kept of them
 _POSITIVE = 0.8  # pairs above this share of their set's range of scores mean the same: above 4 of 0 to 5, as in SimCSE
 
@@ -45,7 +48,8 @@ class TextRecipe:
     def __init__(self, config: TextConfig) -> None:
         self.sets = load_sets(config.sets, config.test)  # first, so that a misspelt name is refused at once
         self.development = None if config.development is None else load_development(config.development)
-        self.corpus: Corpus = load_corpus(config)
+        self.stream = None if config.stream is None else TextStream(config)
+        self.corpus: Corpus = load_corpus(config) if self.stream is None else self.stream.corpus
         self.start: Start = open_start(config, self.corpus.texts)
         self.tokens = Tokens(self.start.tokenizer, self.corpus.texts, config.length)
         longest = min(self.start.longest, LONGEST)
@@ -97,15 +101,33 @@ class TextRecipe:
         self, model: SimCSE, config: TextConfig, folder: Path, report: Report | None = None
     ) -> tuple[Trained, Selection | None]:
         """Trains; with a development set the model ends with its best weights, otherwise with the last."""
-        views = self.corpus.views(config.hard_negatives)
+        steps: Steps
+        if self.stream is None or config.stream is None:
+            steps = Steps(config, self._samples(config, self.corpus, self.tokens), "linear")  # as SimCSE has it
+        else:
+            steps = StreamedSteps(
+                config, config.stream, self.stream.open(config.seed), partial(self._read, config), "linear"
+            )
+        selection = None
+        if self.development is not None:
+            selection = Selection(model, self._scored_by(model, self.development), config.evaluate_every)
+        trained = train(model, steps, folder, report, selection)
+        if selection is not None:
+            selection.apply()
+        return trained, selection
 
-        def make(chosen: Tensor, generator: torch.Generator) -> dict[str, Any]:
-            own = share(
-                len(chosen)
-            )  # numbers are drawn for all, so that they do not depend on how many processes there are
+    def _read(self, config: TextConfig, parts: list[list[str]]) -> Samples:
+        """What a stream gave, to be trained on."""
+        corpus = corpus_of(parts)
+        return self._samples(config, corpus, Tokens(self.start.tokenizer, corpus.texts, config.length))
+
+    def _samples(self, config: TextConfig, corpus: Corpus, tokens: Tokens) -> Samples:
+        views = corpus.views(config.hard_negatives)
+
+        def make(chosen: Tensor, own: slice, generator: torch.Generator) -> dict[str, Any]:
             rows = [chosen[own] + view for view in views]
             masked = [rows[0]] if config.masked_weight else []
-            batch: dict[str, Any] = self.tokens.batch(torch.cat(rows + masked))
+            batch: dict[str, Any] = tokens.batch(torch.cat(rows + masked))
             sentences = len(rows[0])
             if masked:
                 ids = batch["input_ids"]
@@ -115,15 +137,9 @@ class TextRecipe:
             seed = int(torch.randint(2**62, (1,), generator=generator)) + rank()
             return batch | {"sentences": sentences, "seed": seed}
 
-        count = self.corpus.samples
-        lengths = torch.stack([self.tokens.lengths[view : view + count] for view in views]).amax(0)
-        selection = None
-        if self.development is not None:
-            selection = Selection(model, self._scored_by(model, self.development), config.evaluate_every)
-        trained = train(model, SimilarLengths(config, lengths, make), folder, report, selection)
-        if selection is not None:
-            selection.apply()
-        return trained, selection
+        count = corpus.samples
+        lengths = torch.stack([tokens.lengths[view : view + count] for view in views]).amax(0)
+        return Samples(count, make, by_length(lengths, _WINDOW))
 
     @torch.no_grad()
     def encode(self, model: SimCSE, tokens: Tokens, count: int | None = None) -> tuple[Tensor, Tensor]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sepnorm.configs import RunConfig
-from sepnorm.training import Steps
-
 _PART = 10_000  # sentences that are tokenised at a time
-_WINDOW = 64  # batches that are sorted by length together
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -47,25 +43,6 @@ class Tokens:
         """All these sentences, sorted by length, with their numbers."""
         order = rows[self.lengths[rows].argsort(stable=True)]
         return [(part, self.batch(part)) for part in order.split(size) if len(part)]
-
-
-class SimilarLengths(Steps):
-    """Batches of sentences of similar length, so that little is padded, in random order."""
-
-    schedule = "linear"  # as SimCSE has it
-
-    def __init__(
-        self, config: RunConfig, lengths: Tensor, make: Callable[[Tensor, torch.Generator], dict[str, Any]]
-    ) -> None:
-        super().__init__(config, len(lengths), make)
-        self._lengths = lengths
-
-    def order(self, generator: torch.Generator) -> Tensor:
-        """A random order, sorted by length within windows of some batches; then the batches are shuffled."""
-        drawn = super().order(generator)[: self.per_epoch * self.batch]
-        windows = [part[self._lengths[part].argsort(stable=True)] for part in drawn.split(_WINDOW * self.batch)]
-        batches = torch.cat(windows).view(self.per_epoch, self.batch)
-        return batches[torch.randperm(self.per_epoch, generator=generator)].flatten()
 
 
 def train_wordpiece(texts: Sequence[str], vocabulary: int, longest: int) -> Any:

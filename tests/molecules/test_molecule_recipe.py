@@ -13,11 +13,12 @@ from sepnorm.molecules.config import PRESETS
 from sepnorm.molecules.data import MoleculeData, MoleculeSet
 from sepnorm.molecules.features import featurise
 from sepnorm.molecules.graphormer import hidden_code
+from sepnorm.molecules.masking import masked_batch
 from sepnorm.molecules.model import MaskedModel, PropertyModel
 from sepnorm.molecules.pictures import draw
 from sepnorm.molecules.recipe import MoleculeRecipe, groups
 from sepnorm.molecules.scores import probe, scores
-from sepnorm.molecules.steps import BucketedSteps, masked_batch
+from sepnorm.steps import Samples, Steps, by_length
 
 TINY = PRESETS["demo"].changed(
     dict(width=16, depth=2, heads=2, feed_forward=16, max_steps=8, batch_size=16, data="made up", checkpoints=3)
@@ -55,12 +56,13 @@ def batch_of(recipe: MoleculeRecipe) -> dict[str, torch.Tensor]:
 # ---- steps --------------------------------------------------------------------------------------------------------------
 
 
-def test_bucketed_steps_are_a_function_of_seed_and_number_and_leave_no_molecule_out_for_its_size():
+def test_steps_with_sizes_are_a_function_of_seed_and_number_and_leave_no_molecule_out_for_its_size():
     sizes = [1 + i % 29 for i in range(90)]
 
     def steps(seed):
         config = TINY.changed({"seed": seed, "max_steps": None, "epochs": 30, "batch_size": 16})
-        return BucketedSteps(config, sizes, lambda chosen, g: {"chosen": chosen, "draw": torch.rand(1, generator=g)})
+        make = lambda chosen, own, g: {"chosen": chosen, "draw": torch.rand(1, generator=g)}  # noqa: E731
+        return Steps(config, Samples(90, make, by_length(sizes, 50)))
 
     first, again, other = steps(1), steps(1), steps(2)
     for number in (7, 3, 149, 0):

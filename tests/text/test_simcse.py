@@ -11,11 +11,12 @@ from models import BERT, bert, sentences, text_model
 import sepnorm
 from sepnorm import SepNormError
 from sepnorm.losses import uniformity_loss
+from sepnorm.steps import Samples, Steps, by_length
 from sepnorm.text.config import PRESETS, TextConfig
 from sepnorm.text.masked import Predictor, mask_tokens
 from sepnorm.text.model import SimCSE
 from sepnorm.text.selection import Selection
-from sepnorm.text.tokens import SimilarLengths, Tokens, train_wordpiece
+from sepnorm.text.tokens import Tokens, train_wordpiece
 
 CONFIG = TextConfig(batch_size=4, learning_rate=1e-3, head="none")
 WORDS = "the cat dog sat on mat and number a b c d e".split()
@@ -199,9 +200,9 @@ def test_batches_are_what_the_tokeniser_makes_of_the_sentences(tokenizer):
 def test_batches_have_similar_lengths_and_are_a_function_of_seed_and_number():
     lengths = torch.arange(203) * 37 % 50
 
-    def steps(seed: int) -> SimilarLengths:
+    def steps(seed: int) -> Steps:
         config = CONFIG.changed({"seed": seed, "epochs": 2, "batch_size": 10})
-        return SimilarLengths(config, lengths, lambda chosen, generator: {"chosen": chosen})
+        return Steps(config, Samples(203, lambda chosen, *_: {"chosen": chosen}, by_length(lengths, 64)))
 
     first, again, other = steps(1), steps(1), steps(2)
     for number in (25, 3, 39, 0):

@@ -1,38 +1,17 @@
-"""The batches of a run: molecules of similar size together, and what of them is hidden."""
+"""Batches of molecules of which a part is hidden."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sepnorm.molecules.batches import buckets, collate
+from sepnorm.molecules.batches import collate
 from sepnorm.molecules.config import MoleculeConfig
 from sepnorm.molecules.graphormer import hidden_code
 from sepnorm.molecules.graphs import Graph
-from sepnorm.training import Steps
-
-
-class BucketedSteps(Steps):
-    """``Steps`` with batches by ``buckets``, still a function of seed and number alone."""
-
-    def __init__(
-        self,
-        config: MoleculeConfig,
-        sizes: Sequence[int],
-        make: Callable[[Tensor, torch.Generator], dict[str, Any]],
-    ) -> None:
-        super().__init__(config, len(sizes), make)
-        self.sizes = np.array(sizes)
-
-    def order(self, generator: torch.Generator) -> Tensor:
-        """What is left over is drawn before sorting, or it would always be the largest molecules."""
-        rows = super().order(generator)[: self.per_epoch * self.batch].numpy()
-        seed = int(torch.randint(2**62, (1,), generator=generator))
-        return torch.from_numpy(np.concatenate([rows[part] for part in buckets(self.sizes[rows], self.batch, seed)]))
 
 
 def masked_batch(
