@@ -7,7 +7,7 @@ TIMM := .timm
 LIGHTLY := .lightly
 PYG := .pyg
 
-.PHONY: help setup demo test check bench bench-images bench-text bench-molecules clean
+.PHONY: help setup demo test check docs bench bench-images bench-text bench-molecules clean
 .DEFAULT_GOAL := help
 
 help:  ## show the targets
@@ -47,6 +47,10 @@ check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The variable keeps a notice out of the output: that mkdocs-material is maintained until May 2027, and what follows it.
+docs: $(STAMP)  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(STAMP)  ## measure the cost of the layer beside LayerNorm
 	$(BIN)/python benchmarks/norm_overhead.py
 
@@ -60,4 +64,4 @@ bench-molecules: $(STAMP) $(PYG)  ## measure featurising and training of molecul
 	$(BIN)/python benchmarks/molecules.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(TIMM) $(LIGHTLY) $(PYG) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(TIMM) $(LIGHTLY) $(PYG) .pytest_cache .mypy_cache .ruff_cache build site *.egg-info

@@ -32,9 +32,11 @@ class Run:
 
     @property
     def model(self) -> Path:
+        """The folder of the trained model."""
         return self.folder / "model"
 
     def as_dict(self) -> dict[str, Any]:
+        """The same as text and numbers, for JSON."""
         return {
             "folder": str(self.folder),
             "model": str(self.model),

@@ -1,17 +1,66 @@
+"""Every example runs, offline and in seconds, and prints what its docstring promises."""
+
 from __future__ import annotations
 
+import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+FOLDER = Path(__file__).parent.parent / "examples"
+#: What the last lines of each hold if all went well.
+PRINTED = {
+    "convert_pretrained": "reverted: bit-equal to the original: True",
+    "diagnose_folder": "Page: worst.html",
+    "embed_smiles": "10 molecules, 48 dimensions, 1 left out",
+    "finetune_classifier": "loaded again, bit-equal: True",
+    "mae_trainer": "linear probe on [CLS]: 0.",
+    "plain_torch": "largest difference once frozen: 0.0e+00",
+    "simcse_sentence_transformers": "loaded again: (2, 384)",
+}
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_run_and_are_short(path, tmp_path):
-    assert len(path.read_text().splitlines()) < 60
-    found = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True)
+def run(name: str, folder: Path, *words: object) -> str:
+    """What an example prints, run in a folder with one thread: two workers share the cores."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    found = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), *map(str, words)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert found.returncode == 0, found.stderr
-    assert found.stdout.strip()
+    return found.stdout
+
+
+def test_every_example_is_short_and_says_what_it_shows():
+    files = sorted(FOLDER.glob("*.py"))
+    assert [file.stem for file in files] == sorted(PRINTED)
+    for file in files:
+        text = file.read_text()
+        assert len(text.splitlines()) < 60, file.name
+        assert ast.get_docstring(ast.parse(text)), file.name
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED))
+def test_examples_run_and_print_what_they_promise(name, tmp_path):
+    assert PRINTED[name] in run(name, tmp_path)
+
+
+def test_a_folder_of_embeddings_is_diagnosed_the_worst_first(tmp_path):
+    import numpy as np
+
+    spread = np.random.default_rng(0).normal(size=(100, 16))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    np.save(folder / "a-spread.npy", spread)
+    np.save(folder / "b-narrow.npy", spread + 10)
+    (folder / "notes.txt").write_text("no embeddings")
+    first, second = run("diagnose_folder", tmp_path, folder).splitlines()[1:3]
+    assert first.startswith("b-narrow.npy") and "collapsed" in first
+    assert second.startswith("a-spread.npy") and "healthy" in second
+    assert (tmp_path / "worst.html").is_file()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sepnorm.arguments import flag, number, whole
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.geometry.cloud import SAMPLE, Directions, Sample, Triangle, chunks, finite_chunks, from_lists, to_unit
 from sepnorm.geometry.pairs import Anisotropy, Estimate, anisotropy_of, compare_pairs, directions_of
@@ -34,14 +35,15 @@ class Variance(NamedTuple):
 def uniformity(x: Any, t: float = 2, *, max_samples: int = SAMPLE, seed: int = 0) -> Estimate:
     """Logarithm of the mean Gaussian potential of pairs of embeddings; lower is more evenly spread.
 
-    ``log mean_{n<m} exp(-t ||u_n - u_m||²)`` over different embeddings, scaled to length one here. 0 means that all are
-    one point; evenly spread on the sphere in many dimensions is -2t (see ``uniform_uniformity``). Wang and Isola,
-    "Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere", ICML 2020.
+    ``log mean_{n<m} exp(-t ||u_n - u_m||²)`` over different rows of ``x`` (samples, dimensions), scaled to length one
+    here. 0 means that all are one point; evenly spread on the sphere in many dimensions is -2t (see
+    ``uniform_uniformity``). Wang and Isola, "Understanding Contrastive Representation Learning through Alignment and
+    Uniformity on the Hypersphere", ICML 2020.
 
     >>> uniformity(torch.tensor([[1.0, 0.0], [0.0, 3.0]]))
     -4.0
     """
-    sample, zeros = Sample(max_samples, seed), 0
+    t, sample, zeros = number(t, "t"), Sample(max_samples, seed), 0
     for rows in finite_chunks(x):
         sample.add(rows)
         zeros += int((rows == 0).all(1).sum())
@@ -56,6 +58,7 @@ def uniform_uniformity(dim: int, t: float = 2) -> float:
     >>> round(uniform_uniformity(384), 3)
     -3.979
     """
+    dim, t = whole(dim, "dim", 1), number(t, "t")
     term = total = 1.0
     k = 0
     while term > 1e-18 * total:
@@ -71,7 +74,7 @@ def alignment(x: Any, y: Any, alpha: float = 2) -> float:
     ``x`` and ``y`` are (samples, dimensions), row n of one being the partner of row n of the other. Pairs with NaN,
     infinity or a zero vector are left out with a warning. Wang and Isola, as for ``uniformity``.
     """
-    x, y = from_lists(x), from_lists(y)
+    x, y, alpha = from_lists(x), from_lists(y), number(alpha, "alpha")
     shapes = tuple(getattr(x, "shape", ())), tuple(getattr(y, "shape", ()))
     if shapes[0] != shapes[1]:
         raise SepNormError(
@@ -94,52 +97,55 @@ def alignment(x: Any, y: Any, alpha: float = 2) -> float:
 def singular_values(x: Any, *, center: bool = False) -> Any:
     """All min(samples, dimensions) singular values, largest first, of the embeddings as they are or minus their mean.
 
-    A tensor for a tensor, an array for an array.
+    ``x`` is (samples, dimensions). A tensor for a tensor, an array for an array.
     """
-    values = triangle_of(x).singular_values(center)
+    values = triangle_of(x).singular_values(flag(center, "center"))
     return values if isinstance(x, Tensor) else values.numpy()
 
 
 def effective_rank(x: Any, *, center: bool = False) -> float:
     """How many dimensions the embeddings fill: ``exp(-sum p log p)`` with ``p = s / sum(s)`` of the *singular* values s.
 
-    Between 1 (a line) and min(samples, dimensions). Roy and Vetterli, "The effective rank", EUSIPCO 2007. Definitions by
-    eigenvalues (s²) or of centred embeddings (``center=True``) give other figures: compare only like with like. With fewer
-    samples than dimensions the figure is bounded by the samples, and a warning says so.
+    ``x`` is (samples, dimensions); between 1 (a line) and the smaller of the two. Roy and Vetterli, "The effective
+    rank", EUSIPCO 2007. Definitions by eigenvalues (s²) or of centred embeddings (``center=True``) give other figures:
+    compare only like with like. With fewer samples than dimensions the figure is bounded by the samples, and a warning
+    says so.
     """
     triangle = triangle_of(x)
     warn_of_few(triangle)
-    return entropy_rank(triangle.singular_values(center))
+    return entropy_rank(triangle.singular_values(flag(center, "center")))
 
 
 def rankme(x: Any, *, eps: float = 1e-7) -> float:
     """The effective rank in the form of RankMe: ``exp(-sum p log p)`` with ``p = s / sum(s) + eps``, not centred.
 
-    Garrido et al., "RankMe: Assessing the downstream performance of pretrained self-supervised representations by their
-    rank", ICML 2023. Differs from ``effective_rank`` by ``eps`` only.
+    ``x`` is (samples, dimensions). Garrido et al., "RankMe: Assessing the downstream performance of pretrained
+    self-supervised representations by their rank", ICML 2023. Differs from ``effective_rank`` by ``eps`` only.
     """
     triangle = triangle_of(x)
     warn_of_few(triangle)
-    return rankme_of(triangle.singular_values(), eps)
+    return rankme_of(triangle.singular_values(), number(eps, "eps", 0))
 
 
 def participation_ratio(x: Any, *, center: bool = True) -> float:
     """``(sum v)² / sum v²`` of the eigenvalues v of the covariance: dimensions that carry the *variance*.
 
-    Strict where ``effective_rank`` is lenient: a long tail of small directions hardly counts. Gao et al., "A theory of
-    multineuronal dimensionality, dynamics and measurement", 2017. 0 for embeddings that do not vary.
+    ``x`` is (samples, dimensions). Strict where ``effective_rank`` is lenient: a long tail of small directions hardly
+    counts. Gao et al., "A theory of multineuronal dimensionality, dynamics and measurement", 2017. 0 for embeddings
+    that do not vary.
     """
     triangle = triangle_of(x)
     warn_of_few(triangle)
-    return participation_of(triangle.singular_values(center))
+    return participation_of(triangle.singular_values(flag(center, "center")))
 
 
 def isoscore(x: Any) -> float:
     """How evenly the variance uses all dimensions: 1 if alike in all directions, 0 if all along one.
 
-    From the eigenvalues of the covariance, scaled to the length of a vector of ones and compared with it. Rudman et al.,
-    "IsoScore: Measuring the Uniformity of Embedding Space Utilization", ACL 2022. Unlike the mean cosine it does not
-    change when a constant is added to all embeddings. 0 for embeddings that do not vary.
+    From the eigenvalues of the covariance of ``x`` (samples, dimensions), scaled to the length of a vector of ones and
+    compared with it. Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization", ACL 2022.
+    Unlike the mean cosine it does not change when a constant is added to all embeddings. 0 for embeddings that do not
+    vary.
     """
     triangle = triangle_of(x)
     warn_of_few(triangle)
@@ -149,9 +155,9 @@ def isoscore(x: Any) -> float:
 def anisotropy(x: Any, *, max_samples: int = SAMPLE, seed: int = 0) -> Anisotropy:
     """Mean cosine between two different embeddings: 0 if they point everywhere, near 1 in a narrow cone.
 
-    The mean is over all pairs, exactly (from the sum of unit vectors); ``.quantiles`` are over random pairs of a sample,
-    and show what a mean hides: with the 0.01 quantile at 0.6, *no* two embeddings are ever unlike. Ethayarajh, "How
-    Contextual are Contextualized Word Representations?", EMNLP 2019.
+    The mean is over all pairs of rows of ``x`` (samples, dimensions), exactly (from the sum of unit vectors);
+    ``.quantiles`` are over random pairs of a sample, and show what a mean hides: with the 0.01 quantile at 0.6, *no*
+    two embeddings are ever unlike. Ethayarajh, "How Contextual are Contextualized Word Representations?", EMNLP 2019.
     """
     directions: Directions | None = None
     sample = Sample(max_samples, seed)
@@ -166,10 +172,10 @@ def anisotropy(x: Any, *, max_samples: int = SAMPLE, seed: int = 0) -> Anisotrop
 def dominance(x: Any) -> Dominance:
     """Which dimensions make up the mean cosine, and the share of the strongest one and three.
 
-    Dimension i adds the mean over pairs of ``u_ni u_mi`` to the mean cosine. A share near 1 says that cosines compare one
-    "rogue" dimension: standardise the dimensions before comparing. NaN where the mean cosine does not differ from zero, so
-    that there is nothing to share. Timkey and van Schijndel, "All Bark and No Bite: Rogue Dimensions in Transformer
-    Language Models Obscure Representational Quality", EMNLP 2021.
+    Dimension i of ``x`` (samples, dimensions) adds the mean over pairs of ``u_ni u_mi`` to the mean cosine. A share
+    near 1 says that cosines compare one "rogue" dimension: standardise the dimensions before comparing. NaN where the
+    mean cosine does not differ from zero, so that there is nothing to share. Timkey and van Schijndel, "All Bark and No
+    Bite: Rogue Dimensions in Transformer Language Models Obscure Representational Quality", EMNLP 2021.
     """
     directions: Directions | None = None
     for rows in finite_chunks(x):
@@ -182,7 +188,8 @@ def dominance(x: Any) -> Dominance:
 def variance(x: Any) -> Variance:
     """Variance of each dimension between samples (unbiased), and the number of dead ones.
 
-    A dimension is dead when its standard deviation is below a thousandth of the root mean square of all values.
+    ``x`` is (samples, dimensions). A dimension is dead when its standard deviation is below a thousandth of the root
+    mean square of all values.
     """
     triangle = triangle_of(x)
     found = triangle.variance

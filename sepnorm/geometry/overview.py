@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sepnorm.errors import SepNormError
 from sepnorm.geometry.cloud import SAMPLE, Cloud, chunks, refuse_or_warn_of_nonfinite
 from sepnorm.geometry.measures import (
     dead_of,
@@ -57,6 +58,7 @@ class Summary:
     notes: list[str] = field(default_factory=list, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
+        """Every figure by its name."""
         return asdict(self)
 
     @property
@@ -98,6 +100,8 @@ def summary(x: Any, *, max_samples: int = SAMPLE, seed: int = 0) -> Summary:
 
 def summarise(cloud: Cloud) -> Summary:
     """The measures of a ``Cloud``, which was given its embeddings part by part."""
+    if not isinstance(cloud, Cloud):
+        raise SepNormError(f"summarise takes a Cloud, found a {type(cloud).__name__}: summary takes embeddings.")
     if not cloud.count:
         refuse_or_warn_of_nonfinite(cloud.nonfinite, cloud.count)
     triangle, directions = cloud.triangle, cloud.directions
