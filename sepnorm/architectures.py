@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, one_line
 from sepnorm.families import is_timm, is_transformers
 from sepnorm.layer import TokenNorm
 
@@ -108,7 +108,9 @@ def _build_transformers(folder: Path, name: str, build: dict[str, Any]) -> nn.Mo
             config._attn_implementation = build["attention"]
         model: nn.Module = cls(config)
     except Exception as error:  # whatever a damaged config makes transformers raise
-        raise SepNormError(f"transformers cannot build a {name} from {folder / 'config.json'}: {error}.") from error
+        raise SepNormError(
+            f"transformers cannot build a {name} from {folder / 'config.json'}: {one_line(error)}."
+        ) from error
     return model
 
 
@@ -116,9 +118,9 @@ def know_own_models(folder: str) -> None:
     """Makes transformers know our models, where a folder holds one."""
     try:
         kind = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["model_type"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return
-    if kind == "graphormer":
+    if kind == "sepnorm-graphormer":
         _own_models()
 
 

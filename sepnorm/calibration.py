@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepnorm import feed, statistics
+from sepnorm.arguments import require_module
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import ScaleShift, TokenNorm
 from sepnorm.padding import PaddingContext
@@ -132,6 +133,7 @@ def calibrate(model: nn.Module, data: Iterable[Any]) -> nn.Module:
         model: a converted model, or any model with ``SepNorm`` layers. Changed in place, and returned.
         data: an iterable of batches (see ``sepnorm.feed.run``), at least two samples in all.
     """
+    require_module(model)
     places = [
         (f"{path} ({part})", norm, part, bn)
         for path, norm in model.named_modules()
@@ -173,6 +175,7 @@ def freeze(model: nn.Module) -> nn.Module:
     The model is changed in place and returned. It exports without batch norm and no longer depends on the batch, in
     training mode either; ``revert`` still works.
     """
+    require_module(model)
     folded = 0
     for norm in model.modules():
         if not isinstance(norm, TokenNorm):

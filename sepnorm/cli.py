@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sepnorm.studies import commands
+
 app = typer.Typer(
     help="Separate normalisation of [CLS] and tokens: is my model's [CLS] collapsed, and what would separate norms do?",
     no_args_is_help=True,
@@ -19,6 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(commands.reproduce)
+app.command()(commands.study)
 
 Data = Annotated[
     str | None,
@@ -122,7 +126,7 @@ def convert(
 def compare(
     domain: Domain,
     norms: Annotated[str, typer.Option(help="Arms, the baseline first: NORM or NORM@SITES, with commas between.")] = "",
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1, max=10_000)] = 3,
     preset: Preset = "demo",
     data: TrainingData = None,
     lambdas: Annotated[
@@ -249,7 +253,7 @@ def embed(
     pooling: Annotated[str, typer.Option(help="cls or mean (of tokens).")] = "cls",
     column: Column = None,
     split: Split = "train",
-    batch_size: Annotated[int, typer.Option(help="Inputs at a time.", min=1)] = 32,
+    batch_size: Annotated[int, typer.Option(help="Inputs at a time.", min=1, max=1_000_000)] = 32,
     quiet: Quiet = False,
 ) -> None:
     """A vector for each text, image or molecule, in their order, to a file that diagnose reads too."""

@@ -15,7 +15,7 @@ from sepnorm.diagnosis import finite
 from sepnorm.domains import Domain
 from sepnorm.errors import SepNormError
 from sepnorm.experiment import Comparison, compare
-from sepnorm.files import write_whole
+from sepnorm.files import write_text
 from sepnorm.report.comparison_page import comparison_rows, difference_rows, headline, write_comparison
 from sepnorm.report.metrics import references
 from sepnorm.training import Report
@@ -80,20 +80,21 @@ def _parts(text: str) -> list[str]:
 
 def write_results(comparison: Comparison, folder: Path) -> None:
     """``results.json``, ``.csv`` (a row for each run), ``.md`` and ``.tex``."""
-    _write(folder / "results.json", json.dumps(finite(comparison.as_dict()), indent=1))
+    write_text(folder / "results.json", json.dumps(finite(comparison.as_dict()), indent=1))
     rows = io.StringIO()
     writer = csv.writer(rows)
     writer.writerow(["arm", "seed", *comparison.metrics])
     for arm in comparison.arms:
         for seed, found in arm.metrics.items():
             writer.writerow([arm.name, seed, *(found.get(metric, "") for metric in comparison.metrics)])
-    _write(folder / "results.csv", rows.getvalue())
+    write_text(folder / "results.csv", rows.getvalue())
     tables = [comparison_rows(comparison), *(difference_rows(comparison, arm) for arm in references(comparison))]
-    _write(folder / "results.md", f"{headline(comparison)}\n\n" + "\n".join(_markdown(*t) for t in tables))
-    _write(folder / "results.tex", "\n".join(_latex(*t) for t in tables))
+    write_text(folder / "results.md", f"{headline(comparison)}\n\n" + "\n".join(markdown(*t) for t in tables))
+    write_text(folder / "results.tex", "\n".join(_latex(*t) for t in tables))
 
 
-def _markdown(header: list[str], rows: list[list[str]]) -> str:
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A table as Markdown has it."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -107,7 +108,3 @@ def _latex(header: list[str], rows: list[list[str]]) -> str:
     body = " \\\\\n".join(line(row) for row in rows)
     columns = "l" * len(header)
     return f"\\begin{{tabular}}{{{columns}}}\n{line(header)} \\\\\n\\hline\n{body} \\\\\n\\end{{tabular}}\n"
-
-
-def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda scratch: Path(scratch).write_text(text, encoding="utf-8"))

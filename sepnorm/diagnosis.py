@@ -173,7 +173,8 @@ def _points(cloud: Cloud, known: dict[int, tuple[str | None, str]]) -> Points:
     every = torch.linspace(0, len(rows) - 1, min(len(rows), _SHOWN)).long()  # the sample is in the order of arrival
     shown = [known[number] for number in numbers[every].tolist()]
     labels = [label for label, _ in shown if label is not None]
-    return Points(rows[every].float(), labels if len(labels) == len(shown) else None, [name for _, name in shown])
+    drawn = rows[every].clamp(-1e30, 1e30).float()  # more than figures can show
+    return Points(drawn, labels if len(labels) == len(shown) else None, [name for _, name in shown])
 
 
 def finite(value: Any) -> Any:

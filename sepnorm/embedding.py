@@ -235,7 +235,9 @@ def _write_npy(path: str, parts: Iterator[tuple[list[Record], Tensor]]) -> Writt
             rows.append(vectors)
             last = records[-1]
         array = torch.cat(rows).numpy()
-        numpy.save(file, array, allow_pickle=False)
+        # numpy.save would write through a buffer of its own, and say nothing where the disk is full
+        numpy.lib.format.write_array_header_1_0(file, numpy.lib.format.header_data_from_array_1_0(array))
+        file.write(array.data)
     return Written(len(array), array.shape[1], _skipped(last, len(array)))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sepnorm.errors import SepNormError, nearest
+from sepnorm.errors import SepNormError, nearest, one_line
+from sepnorm.files import DAMAGE
 from sepnorm.geometry.cloud import chunks
 
 SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
@@ -19,7 +18,7 @@ _NAMES = ("embedding", "embeddings", "vector", "vectors", "features", "emb", "cl
 _LABELS = ("label", "labels", "class", "target", "y")
 _NUMBERING = ("", "id", "index", "unnamed: 0", "__index_level_0__")  # columns of numbers that are no dimensions
 _ROWS = 16_384
-_DAMAGE = (ValueError, EOFError, OSError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_LARGE, _PACKED = 2**28, 100  # bytes of an array, and how many times smaller it may be packed where it is larger
 
 
 class Part(NamedTuple):
@@ -48,10 +47,9 @@ class EmbeddingFile:
         except SepNormError as error:
             message = str(error)
             raise SepNormError(message if str(self.path) in message else f"{self.path}: {message}") from error
-        except (pyarrow.ArrowException, *_DAMAGE) as error:
-            reason = str(error).strip().split("\n")[0].rstrip(".")
+        except (pyarrow.ArrowException, *DAMAGE) as error:
             raise SepNormError(
-                f"{self.path} is no whole {self.path.suffix} file of embeddings: {reason}. Write it again."
+                f"{self.path} is no whole {self.path.suffix} file of embeddings: {one_line(error)}. Write it again."
             ) from error
 
     def _open_npy(self) -> Iterator[Part]:
@@ -71,6 +69,7 @@ class EmbeddingFile:
         if isinstance(loaded, numpy.ndarray):
             raise SepNormError(f"{self.path} is a single array: name it .npy.")
         with loaded as arrays:
+            _refuse_bombs(arrays.zip)
             names = list(arrays.files)
             chosen = self.column or self._only(_matrices(arrays), names, "array")
             array = self._get(arrays, chosen, names, "array")
@@ -189,6 +188,16 @@ def _matrices(arrays: Any) -> list[str]:
     if refused is not None and not found:
         raise refused
     return found
+
+
+def _refuse_bombs(archive: Any) -> None:
+    """Arrays that would fill the memory from a small file."""
+    for info in archive.infolist():
+        if info.file_size > _LARGE and info.file_size > _PACKED * info.compress_size:
+            raise SepNormError(
+                f"its array {info.filename} has {info.file_size / 2**30:.1f} GiB, packed to {info.compress_size / 2**20:.1f} MiB, "
+                "and is not unpacked: save it as .npy."
+            )
 
 
 def _is_number(kind: Any) -> bool:

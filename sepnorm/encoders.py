@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor
 from sepnorm import feed
 from sepnorm.architectures import know_own_models
 from sepnorm.data import Record, read_images, read_texts
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, one_line
 from sepnorm.families import is_timm, is_transformers
 from sepnorm.spec import NormSpec
 from sepnorm.store import load, save
@@ -61,11 +62,17 @@ class Encoder:
                 window.sort(key=lambda record: len(record.content))
             for start in range(0, len(window), size):
                 part = window[start : start + size]
-                yield part, self.prepare([record.content for record in part])
+                with self._working():
+                    batch = self.prepare([record.content for record in part])
+                yield part, batch
 
     @torch.no_grad()
     def encode(self, batch: Any) -> Encoded:
         """The model is to be in evaluation mode."""
+        with self._working():
+            return self._encoded(batch)
+
+    def _encoded(self, batch: Any) -> Encoded:
         model = self.model
         if is_timm(model):
             hidden = model.forward_features(batch.to(next(model.parameters()).device))
@@ -78,6 +85,19 @@ class Encoder:
         mask = batch.get("attention_mask")
         keep = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
         return Encoded(hidden[:, 0], hidden[:, 1:], keep[:, 1:])
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """A model that opened, but whose parts do not fit each other or the data, is told by whatever its library raises."""
+        try:
+            yield
+        except SepNormError:
+            raise
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise SepNormError(
+                f"{self.name} cannot be run on this data: {type(error).__name__}: {one_line(error)}. Its files do not fit each "
+                "other, or the data are of another kind."
+            ) from error
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -267,9 +287,13 @@ def convert_copy(
             if progress is not None:
                 progress(done, max_samples)
 
-    with encoder.evaluating():
+    with encoder.evaluating(), encoder._working():
         report = convert(encoder.model, norm, sites=sites, calibrate=batches())
-    save(encoder.model, out)
-    if hasattr(encoder.prepare, "save"):
-        encoder.prepare.save(out)
+    try:
+        save(encoder.model, out)
+        if hasattr(encoder.prepare, "save"):
+            encoder.prepare.save(out)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)  # a part of a model would only be in the way
+        raise
     return report

@@ -22,7 +22,12 @@ class SepNormWarning(UserWarning):
     """Every warning that sepnorm gives."""
 
 
+def one_line(error: BaseException) -> str:
+    """What an error of another library says, as a part of a sentence: its first line, or else its name."""
+    return str(error).strip().split("\n")[0].rstrip(".:") or type(error).__name__
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``" Did you mean 'layer'?"`` where one of ``known`` looks like ``name``, else an empty string."""
-    match = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.4)
+    match = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.4)
     return f" Did you mean {match[0]!r}?" if match else ""

@@ -23,7 +23,7 @@ from torch import Tensor
 from sepnorm._version import __version__
 from sepnorm.configs import RunConfig
 from sepnorm.errors import OthersDoneError, SepNormError
-from sepnorm.files import locked, write_arrays, write_whole
+from sepnorm.files import intact, locked, read_json, write_arrays, write_whole, writing
 from sepnorm.inspection import Inspection
 from sepnorm.paired import Difference, Interval, difference, interval
 from sepnorm.processes import rank, world
@@ -149,8 +149,9 @@ def compare(
     run_jobs(jobs, launcher, start)
     for arm in arms:
         for seed, run in arm.folders.items():
-            arm.metrics[seed] = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
-            arm.losses[seed] = [tuple(pair) for pair in json.loads((run / "losses.json").read_text(encoding="utf-8"))]
+            arm.metrics[seed] = read_json(run / "metrics.json")
+            with intact(run / "losses.json"):
+                arm.losses[seed] = [(int(step), float(loss)) for step, loss in read_json(run / "losses.json")]
     return Comparison(arms)
 
 
@@ -158,7 +159,13 @@ def finished(config: RunConfig, folder: Path) -> bool:
     """Whether a folder holds a finished run of this config; one of another config is refused."""
     if (folder / "config.json").is_file():
         _same_config(config, folder / "config.json")
-    return (folder / "metrics.json").is_file()
+    if not (folder / "metrics.json").is_file():
+        return False
+    with intact(folder / "metrics.json"):
+        for name, value in read_json(folder / "metrics.json").items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"{name} is {value!r}, which is no number")
+    return True
 
 
 def perform(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None = None) -> None:
@@ -180,10 +187,10 @@ def perform(recipe: Recipe, config: RunConfig, folder: Path, report: Report | No
 
 def _run(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None) -> None:
     _write_json(folder / "config.json", config.model_dump())
-    with using_threads(config):
+    with using_threads(config), writing(folder):
         _write_json(folder / "environment.json", environment())
         outcome = recipe.run(config, folder / "checkpoints", report)
-    outcome.save(folder / "model")
+        outcome.save(folder / "model")
     _write_json(folder / "losses.json", outcome.losses)
     for name, arrays in ({"embeddings": outcome.embeddings} | outcome.arrays).items():
         write_arrays(folder / f"{name}.npz", arrays)
@@ -228,15 +235,12 @@ def slug(name: str) -> str:
 
 
 def _same_config(config: RunConfig, path: Path) -> None:
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SepNormError(f"{path} is damaged: {error}. Remove the folder {path.parent} to run it again.") from error
     now = json.loads(json.dumps(config.model_dump()))
     defaults = json.loads(
         json.dumps({name: each.default for name, each in type(config).model_fields.items()}, default=str)
     )
-    kept = defaults | kept  # a setting that did not exist when the folder was written
+    with intact(path):
+        kept = defaults | read_json(path)  # a setting may not have existed when the folder was written
     changed = sorted(key for key in now.keys() | kept.keys() if now.get(key) != kept.get(key))
     if changed:
         raise SepNormError(

@@ -1,17 +1,29 @@
-"""Files that are written whole or not at all, and folders that one process at a time works in."""
+"""Files that are written whole or not at all, or are refused where they are damaged; folders for one process at a time."""
 
 from __future__ import annotations
 
+import json
+import lzma
 import os
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+#: What libraries raise at damaged files.
+DAMAGE: tuple[type[Exception], ...] = (
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError,
+    ValueError, lzma.LZMAError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def write_whole(path: Path, write: Callable[[str], Any]) -> None:
@@ -26,6 +38,26 @@ def write_whole(path: Path, write: Callable[[str], Any]) -> None:
         scratch.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Text to a file, whole or not at all."""
+    write_whole(path, lambda scratch: Path(scratch).write_text(text, encoding="utf-8"))
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Says in one sentence that a disk is full, or may not be written to, where a library has an error of its own for that."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if not any(word in str(error) for word in ("I/O error", "iostream error", "inline_container")):
+            raise
+        raise SepNormError(
+            f"{place} cannot be written to, perhaps for want of room on the disk: {one_line(error)}."
+        ) from error
+
+
 def write_arrays(path: Path, arrays: Mapping[str, Tensor]) -> None:
     """Tensors by name to an ``.npz`` file, whole or not at all."""
     import numpy
@@ -35,6 +67,34 @@ def write_arrays(path: Path, arrays: Mapping[str, Tensor]) -> None:
             numpy.savez(file, allow_pickle=False, **{name: rows.numpy() for name, rows in arrays.items()})
 
     write_whole(path, write)
+
+
+@contextmanager
+def intact(path: Path) -> Iterator[None]:
+    """What goes wrong while a file of a run is read, and understood, is said in one sentence."""
+    try:
+        yield
+    except SepNormError:
+        raise
+    except DAMAGE as error:
+        raise SepNormError(
+            f"{path} is damaged: {one_line(error)}. Remove the folder {path.parent} to run it again."
+        ) from error
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file of a run holds."""
+    with intact(path):
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_arrays(path: Path) -> dict[str, Tensor]:
+    """What ``write_arrays`` wrote."""
+    import numpy
+    import torch
+
+    with intact(path), numpy.load(path, allow_pickle=False) as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 
 
 @contextmanager

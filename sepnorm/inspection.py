@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepnorm import feed
+from sepnorm.arguments import require_module, whole
 from sepnorm.calibration import Moments, part_rows, parts_of
 from sepnorm.errors import SepNormError
 from sepnorm.geometry.cloud import Directions, Sample, Triangle
@@ -82,6 +83,7 @@ class Inspection:
     sites: list[SiteStatistics] = field(repr=False)
 
     def as_dicts(self) -> list[dict[str, Any]]:
+        """The sites, each as a dictionary of its figures."""
         return [asdict(site) for site in self.sites]
 
     def __str__(self) -> str:
@@ -115,6 +117,8 @@ def inspect(model: nn.Module, data: Iterable[Any], *, example: Any = None, num_c
         example: as for ``convert``.
         num_cls: how many leading tokens count as [CLS] at norms that are not converted.
     """
+    require_module(model)
+    num_cls = whole(num_cls, "num_cls", 1)
     with watch(model, example=example, num_cls=num_cls) as watchers, feed.quiet(model), torch.no_grad():
         for batch in feed.batches(data):
             feed.run(model, batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepnorm import kernels, statistics
+from sepnorm.arguments import flag, whole
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.processes import AllReduce
 from sepnorm.spec import Kind, NormSpec, build_norm
@@ -78,11 +80,14 @@ class TokenNorm(nn.Module):
 
     def __init__(self, dim: int, num_cls: int, token_dim: int, sync: bool) -> None:
         super().__init__()
-        if token_dim not in (0, 1):
+        if not isinstance(token_dim, Integral) or token_dim not in (0, 1):
             raise SepNormError(
                 f"token_dim is 1 for (batch, tokens, channels) or 0 for (tokens, batch, channels), found {token_dim!r}."
             )
-        self.dim, self.num_cls, self.token_dim, self.sync = dim, num_cls, token_dim, sync
+        self.dim: int = whole(dim, "dim", 1)
+        self.num_cls: int = num_cls
+        self.token_dim: int = token_dim
+        self.sync: bool = flag(sync, "sync")
 
     def _places(self) -> tuple[nn.Module | None, nn.Module]:
         """The norm of [CLS] (none when shared) and that of the tokens."""
@@ -95,6 +100,8 @@ class TokenNorm(nn.Module):
         ``padding_mask``: (batch, tokens), boolean, True where padded, as torch's ``key_padding_mask``. Padding stays
         out of batch statistics over tokens; norms that look at one token at a time ignore it.
         """
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise SepNormError(self._complaint(x))
         shape = x.shape
         if len(shape) != 3 or shape[2] != self.dim or shape[self.token_dim] < self.num_cls:
             raise SepNormError(self._complaint(x))
@@ -198,9 +205,10 @@ class TokenNorm(nn.Module):
 
     def _check_padding(self, x: Tensor, mask: Tensor) -> None:
         wanted = (x.shape[1 - self.token_dim], x.shape[self.token_dim])
-        if mask.dtype != torch.bool:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            found = getattr(mask, "dtype", type(mask).__name__)
             raise SepNormError(
-                f"padding_mask is boolean, True where padded, found {mask.dtype}. From a transformers attention_mask: "
+                f"padding_mask is boolean, True where padded, found {found}. From a transformers attention_mask: "
                 "padding_mask = attention_mask == 0."
             )
         if tuple(mask.shape) != wanted:
@@ -208,8 +216,11 @@ class TokenNorm(nn.Module):
                 f"padding_mask has the shape (batch, tokens) = {wanted} for this input, found {tuple(mask.shape)}."
             )
 
-    def _complaint(self, x: Tensor) -> str:
+    def _complaint(self, x: Any) -> str:
         layout = "(batch, tokens, channels)" if self.token_dim == 1 else "(tokens, batch, channels)"
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            kind = f"one of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            return f"{type(self).__name__} takes a tensor {layout} of floating-point numbers, found {kind}."
         found = f"found the shape {tuple(x.shape)}"
         if x.dim() != 3:
             return f"{type(self).__name__} takes a tensor {layout} of rank 3, {found}."
@@ -261,7 +272,7 @@ class SepNorm(TokenNorm):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dim, num_cls, token_dim, sync)
-        if num_cls < 1:
+        if not isinstance(num_cls, Integral) or num_cls < 1:
             raise SepNormError(
                 f"num_cls counts the [CLS] positions and is at least 1, found {num_cls!r}. "
                 "For one norm over all tokens use SepNorm.shared."

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sepnorm.arguments import number, require_floats
 from sepnorm.errors import SepNormError, nearest
 from sepnorm.processes import gather, total
 
@@ -21,12 +22,17 @@ def info_nce(x: Tensor, y: Tensor, negatives: Tensor | None = None, *, temperatu
     partners of none, such as hard negatives. Cross-entropy of cosines over ``temperature``; a scalar. Van den Oord et al.,
     "Representation Learning with Contrastive Predictive Coding", 2018; as used by SimCSE (Gao et al., EMNLP 2021).
     """
-    if x.shape != y.shape or x.dim() != 2:
+    for name, rows in (("x", x), ("y", y), ("negatives", x if negatives is None else negatives)):
+        require_floats(rows, name)
+    if x.shape != y.shape or x.dim() != 2 or 0 in x.shape:
         raise SepNormError(
             f"info_nce takes two tensors (samples, dim) of one shape, found {tuple(x.shape)} and {tuple(y.shape)}."
         )
-    if temperature <= 0:
+    if negatives is not None and (negatives.dim() != 2 or negatives.shape[1] != x.shape[1]):
+        raise SepNormError(f"negatives are (any number, dim) beside {tuple(x.shape)}, found {tuple(negatives.shape)}.")
+    if number(temperature, "temperature") <= 0:
         raise SepNormError(f"temperature is above 0, found {temperature}.")
+    temperature = float(temperature) if isinstance(temperature, int) else temperature
     others, start = gather(F.normalize(y, dim=1))
     if negatives is not None:
         others = torch.cat([others, gather(F.normalize(negatives, dim=1))[0]])
@@ -48,11 +54,12 @@ def uniformity_loss(x: Tensor, form: str = "squared", *, within: str = "batch") 
     The cost grows with the number of embeddings, not with its square: the pairs are summed as a (dim, dim) matrix or a
     vector of sums, which is also all that processes exchange.
     """
+    require_floats(x, "x")
     if form not in FORMS:
         raise SepNormError(f"form is one of {', '.join(FORMS)}, found {form!r}.{nearest(form, FORMS)}")
     if within not in ("batch", "sample"):
         raise SepNormError(f"within is 'batch' or 'sample', found {within!r}.{nearest(within, ('batch', 'sample'))}")
-    if x.dim() not in (2, 3) or (x.dim() == 2 and within == "sample"):
+    if x.dim() not in (2, 3) or 0 in x.shape or (x.dim() == 2 and within == "sample"):
         raise SepNormError(
             f"uniformity_loss takes (samples, dim), or (samples, tokens, dim), which within='sample' needs, found {tuple(x.shape)}."
         )

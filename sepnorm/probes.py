@@ -20,6 +20,7 @@ from sepnorm.geometry import summary
 STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 _HELD_OUT = 5  # one training sample of a class in so many chooses the penalty
 _NEIGHBOURS, _TEMPERATURE = 20, 0.07
+_NEXT_TO_NOTHING = 1e-5  # of the largest variance
 
 
 @dataclass(eq=False)
@@ -125,6 +126,18 @@ def knn_probe(split: Split, k: int = _NEIGHBOURS) -> float:
         votes = torch.zeros(len(rows), len(classes)).scatter_add_(1, numbers[nearest], (cosines / _TEMPERATURE).exp())
         right += int((classes[votes.argmax(1)] == labels).sum())
     return right / len(test)
+
+
+def whitened(fitted: Tensor, rows: Tensor) -> Tensor:
+    """``rows`` (count, dim) made free of correlation by the mean and covariance of ``fitted`` (samples, dim).
+
+    What can be done for embeddings that have collapsed without any training (Su et al., 2021). Directions in which ``fitted``
+    has next to no variance are left out, as whitening would only enlarge noise there.
+    """
+    mean = fitted.double().mean(0)
+    values, vectors = torch.linalg.eigh(torch.cov((fitted.double() - mean).T))
+    kept = values > values[-1] * _NEXT_TO_NOTHING
+    return ((rows.double() - mean) @ (vectors[:, kept] / values[kept].sqrt())).float()
 
 
 def _hits(guesses: Tensor, classes: Tensor, labels: Tensor, k: int) -> float:

@@ -23,6 +23,7 @@ from sepnorm.layer import TokenNorm
 from sepnorm.trace import NormCall, Trace, run_trial, trial_of_example
 
 Choice = str | Sequence[str] | Callable[["Site"], bool]
+_NAMED = ("all", "final", "blocks", "degenerate")
 
 
 @dataclass(eq=False)
@@ -112,17 +113,19 @@ def find_sites(model: nn.Module, example: Any = None, num_cls: int = 1) -> list[
 
 
 def choose(sites: list[Site], choice: Choice) -> list[Site]:
-    """The sites that ``choice`` means: ``"all"``, ``"final"``, a glob, several, or a predicate (see ``convert``)."""
+    """The sites that ``choice`` means: a name of ``_NAMED``, a glob, several, or a predicate (see ``convert``)."""
     usual = [site for site in sites if site.usual]
     if callable(choice):
         chosen = [site for site in sites if site.sees_cls and choice(site)]
         if not chosen:
             raise SepNormError(f"the predicate chose none of the sites. {_listing(sites)}")
         return chosen
-    if isinstance(choice, str) and choice in ("all", "final"):
+    if isinstance(choice, str) and choice in _NAMED:
         if not usual:
             raise SepNormError(f"there is no norm that sees [CLS] beside other tokens. {_listing(sites)}")
-        return usual if choice == "all" else usual[-1:]
+        if choice == "degenerate":
+            return [site for site in sites if site.usual or site.degenerate]
+        return {"all": usual, "final": usual[-1:], "blocks": usual[:-1] or usual}[choice]
     patterns = [choice] if isinstance(choice, str) else list(choice)
     chosen_paths: set[str] = set()
     for pattern in patterns:
@@ -130,7 +133,7 @@ def choose(sites: list[Site], choice: Choice) -> list[Site]:
         possible = [site for site in matched if site.sees_cls and not site.degenerate]
         if not possible:
             why = (
-                f"sites pattern {pattern!r} matches no norm.{nearest(pattern, ['all', 'final'])}"
+                f"sites pattern {pattern!r} matches no norm.{nearest(pattern, _NAMED)}"
                 if not matched
                 else f"sites pattern {pattern!r} matches only norms that are left alone ({matched[0].path}: {matched[0].reason})."
             )

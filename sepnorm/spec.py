@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from sepnorm.arguments import flag, number, whole
 from sepnorm.errors import SepNormError, nearest
 
 
@@ -55,13 +56,22 @@ def short_name(kind: str) -> str:
 def build_norm(kind: Kind, dim: int, **options: Any) -> nn.Module:
     """One norm over ``dim`` channels, from a kind's name or from a callable that takes ``dim``."""
     if isinstance(kind, str):
-        return KINDS[kind_name(kind)](dim, **options)
+        return _built(kind_name(kind), whole(dim, "dim", 1), **options)
     if not callable(kind):
         raise SepNormError(f"a norm is a name or a callable that builds a module from dim, found {kind!r}.")
     module = kind(dim)
     if not isinstance(module, nn.Module):
         raise SepNormError(f"the callable {kind!r} must build a torch module from dim, but returned {module!r}.")
     return module
+
+
+def _built(kind: str, dim: int, *, eps: Any, momentum: Any, affine: Any, **factory: Any) -> nn.Module:
+    eps = eps if eps is None else number(eps, "eps", 0)
+    momentum = momentum if momentum is None else number(momentum, "momentum")
+    try:
+        return KINDS[kind](dim, eps=eps, momentum=momentum, affine=flag(affine, "affine"), **factory)
+    except RuntimeError as error:  # a device or dtype that is none, or more channels than fit into memory
+        raise SepNormError(f"a {kind} norm of {dim} channels cannot be built: {str(error).splitlines()[0]}.") from error
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.architectures import build_architecture, library_of, write_architecture
-from sepnorm.errors import SepNormError
-from sepnorm.files import write_whole
+from sepnorm.arguments import require_module
+from sepnorm.errors import SepNormError, one_line
+from sepnorm.files import write_whole, writing
 from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
 from sepnorm.sites import norm_kind, norm_width
-from sepnorm.spec import KINDS
+from sepnorm.spec import KINDS, build_norm
 from sepnorm.surgery import replace_modules, settle, spec_of
 
 FORMAT = 1
@@ -33,6 +34,7 @@ def save(model: nn.Module, folder: str | Path) -> Path:
 
     Models of transformers, sentence-transformers and timm come back by ``load(folder)``; others by ``load(folder, model)``.
     """
+    require_module(model)
     layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, TokenNorm)}
     if not layers:
         raise SepNormError(
@@ -50,7 +52,8 @@ def save(model: nn.Module, folder: str | Path) -> Path:
         "aliases": aliases,
     }
     st = _safetensors()
-    write_whole(folder / WEIGHTS, lambda path: st.save_file(tensors, path, metadata={"format": "pt"}))
+    with writing(folder):
+        write_whole(folder / WEIGHTS, lambda path: st.save_file(tensors, path, metadata={"format": "pt"}))
     write_whole(folder / DESCRIPTION, lambda path: Path(path).write_text(json.dumps(description, indent=1)))
     return folder
 
@@ -70,8 +73,8 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Any:
     try:
         _operate(model, description["sites"], tensors)
         _fill(model, tensors, description["aliases"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SepNormError(f"{folder / DESCRIPTION} is damaged: {type(error).__name__}: {error}.") from error
+    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise SepNormError(f"{folder / DESCRIPTION} is damaged: {type(error).__name__}: {one_line(error)}.") from error
     return model.eval()
 
 
@@ -134,7 +137,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise SepNormError(f"{folder} was not written by sepnorm.save: it has no {DESCRIPTION}.")
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise SepNormError(f"{path} is damaged: {error}.") from error
     wanted = {"format", "library", "class", "build", "sites", "aliases"}
     if not isinstance(description, dict) or not wanted <= description.keys():
@@ -210,7 +213,7 @@ def _child(child: dict[str, Any], dim: int, old: nn.Module) -> nn.Module:
             f"a norm of kind {kind!r} cannot be built from a file: build the model with its layers and pass it as "
             "load(folder, model)."
         )
-    return KINDS[kind](dim, eps=child["eps"], momentum=child["momentum"], affine=child["affine"])
+    return build_norm(kind, dim, eps=child["eps"], momentum=child["momentum"], affine=child["affine"])
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], aliases: dict[str, str]) -> None:
@@ -219,11 +222,11 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], aliases: dict[str, str])
     saved = {key: value for key, value in tensors.items() if not key.startswith(_ORIGINAL)}
     saved |= {alias: tensors[key] for alias, key in aliases.items()}
     missing, foreign = sorted(target.keys() - saved.keys()), sorted(saved.keys() - target.keys())
-    shapes = [key for key in saved.keys() & target.keys() if saved[key].shape != target[key].shape]
+    shapes = [key for key in saved.keys() & target.keys() if _form(saved[key]) != _form(target[key])]
     if missing or foreign or shapes:
         parts = [
             f"{len(keys)} {what} (such as {keys[0]})"
-            for keys, what in ((missing, "missing"), (foreign, "unknown"), (shapes, "of another shape"))
+            for keys, what in ((missing, "missing"), (foreign, "unknown"), (shapes, "of another shape or kind"))
             if keys
         ]
         raise SepNormError(
@@ -238,6 +241,11 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], aliases: dict[str, str])
     for layer in model.modules():
         if isinstance(layer, TokenNorm) and layer.origin is not None:
             layer.origin.remember(layer)
+
+
+def _form(tensor: Tensor) -> tuple[torch.Size, bool]:
+    """What must be alike for a tensor to be copied into another; precisions may differ."""
+    return tensor.shape, tensor.is_floating_point()
 
 
 def _safetensors() -> Any:

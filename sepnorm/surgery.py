@@ -6,11 +6,13 @@ import copy
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import nn
 
+from sepnorm.arguments import require_module
 from sepnorm.calibration import Matched, match, measure_norms, parts_of
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import Origin, SepNorm, SharedNorm, TokenNorm
@@ -30,6 +32,7 @@ class SiteReport:
 
     @property
     def changed(self) -> bool:
+        """Whether it is another norm now."""
         return self.before != self.after
 
 
@@ -44,10 +47,12 @@ class ConversionReport:
 
     @property
     def converted(self) -> list[SiteReport]:
+        """The norms that changed."""
         return [site for site in self.sites if site.changed]
 
     @property
     def kept(self) -> list[SiteReport]:
+        """The norms that stayed as they were."""
         return [site for site in self.sites if not site.changed]
 
     def __repr__(self) -> str:
@@ -83,9 +88,10 @@ def convert(
             module that holds one of these, or any module with a [CLS] first, by ``example``.
         norm: as the paper writes it: ``"bn+ln"`` ([CLS] first), ``"bn+bn"``, ``"ln+bn"``, ``"ln+ln"``; shared ``"ln"`` or
             ``"bn"``; ``rms`` in any place.
-        sites: ``"all"`` norms of the encoder that see [CLS] beside other tokens; ``"final"``, the last of them; a glob
+        sites: ``"all"`` norms of the encoder that see [CLS] beside other tokens; ``"final"``, the last of them;
+            ``"blocks"``, all but the last; ``"degenerate"``, all and those that ought to stay, to see why; a glob
             over paths or a list of globs; or a predicate of a ``sepnorm.sites.Site``. Degenerate sites, where [CLS] is
-            still the same for every sample, stay as they are unless a predicate asks for them.
+            still the same for every sample, stay as they are unless they are asked for.
         example: a batch of at least two different samples, for models of no known family.
         calibrate: batches of ordinary inputs, a few hundred samples or more. Batch norms then start with the statistics of
             that data and with the affine that gives what the old norm gave on average, so that a pretrained model keeps working.
@@ -96,10 +102,11 @@ def convert(
 
     The old norm's weights, eps, dtype, device, mode and ``requires_grad`` are kept: ``"ln+ln"`` changes no output.
     """
+    require_module(model)
     spec = NormSpec.parse(norm)
     _refuse_wrapped(model)
     _refuse_converted(model)
-    if num_cls < 1:
+    if not isinstance(num_cls, Integral) or num_cls < 1:
         raise SepNormError(f"num_cls counts the [CLS] positions and is at least 1, found {num_cls!r}.")
     found = find_sites(model, example, num_cls)
     chosen = {site.path: site for site in choose(found, sites)}
@@ -134,6 +141,7 @@ def revert(model: nn.Module) -> ConversionReport:
     Where nothing was trained since, the model is bit for bit the one before. Otherwise the tokens' norm becomes the norm
     of all tokens where it is of the old kind, the rest of the new layer is dropped, and the report says so for each site.
     """
+    require_module(model)
     layers = [(path, m) for path, m in model.named_modules() if isinstance(m, TokenNorm) and m.origin is not None]
     if not layers:
         raise SepNormError(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sepnorm.arguments import whole
 from sepnorm.errors import SepNormError, SepNormWarning
 
 SAMPLE = 8192  # vectors that measures over pairs are computed from: 33 million pairs
@@ -111,6 +112,7 @@ class Sample:
     """``size`` of the vectors, each with the same chance, chosen by a seed and by their number alone."""
 
     def __init__(self, size: int = SAMPLE, seed: int = 0) -> None:
+        size, seed = whole(size, "max_samples"), whole(seed, "seed")
         if size < 2:
             raise SepNormError(
                 f"pairs are compared, so a sample has at least two embeddings, found max_samples={size}."

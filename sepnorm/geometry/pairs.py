@@ -93,7 +93,7 @@ def _quantiles(unit: Tensor, seed: int) -> dict[float, float]:
     if n * (n - 1) // 2 <= _PAIRS:
         first, second = torch.triu_indices(n, n, 1)
     else:
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed % 2**63)
         first = torch.randint(n, (_PAIRS,), generator=generator)
         second = (first + torch.randint(1, n, (_PAIRS,), generator=generator)) % n
     parts = zip(first.split(2**14), second.split(2**14), strict=True)

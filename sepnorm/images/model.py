@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sepnorm.images.config import ImageConfig
 from sepnorm.losses import uniformity_loss
-from sepnorm.surgery import convert
+from sepnorm.norms import give_norms
 
 
 class MaskedAutoencoder(nn.Module):
@@ -44,8 +44,7 @@ class MaskedAutoencoder(nn.Module):
         with torch.no_grad():  # transformers 5 leaves both at zero in a model that is not loaded from a checkpoint
             self.mae.vit.embeddings.position_embeddings.copy_(positions(config.width, side))
             self.mae.decoder.decoder_pos_embed.copy_(positions(config.decoder_width, side))
-        if config.norm != "ln":
-            convert(self.mae.vit, config.norm, sites=config.sites)
+        give_norms(self.mae.vit, config)
 
     def forward(self, pixel_values: Tensor, noise: Tensor) -> dict[str, Tensor]:
         """``pixel_values`` (images, channels, side, side), ``noise`` (images, patches): the patches of lowest noise are seen.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sepnorm.experiment import Arm
+from sepnorm.files import intact, read_arrays
 from sepnorm.images.model import MaskedAutoencoder
 from sepnorm.report.page import Section
 
@@ -43,17 +44,15 @@ def reconstruct(model: MaskedAutoencoder, images: Tensor, mean: Tensor, std: Ten
 
 def reconstructions(arms: Sequence[Arm], seed: int) -> Section | None:
     """The section of a page: the images, the same masked, and a line for each arm; None where no arm kept any."""
-    import numpy
-
     lines: dict[str, Tensor] = {}
     normalised = False
     for arm in arms:
         path = arm.folders[seed] / f"{FILE}.npz"
         if not path.is_file():
             continue
-        with numpy.load(path, allow_pickle=False) as arrays:
-            original, mask, found = (torch.from_numpy(arrays[key]) for key in ("original", "mask", "reconstructed"))
-        hidden = over_pixels(mask, original.shape[-1])
+        with intact(path):
+            original, mask, found = (read_arrays(path)[key] for key in ("original", "mask", "reconstructed"))
+            hidden = over_pixels(mask, original.shape[-1])
         if not lines:
             lines |= {"original": original, "masked": torch.where(hidden, _GREY, original)}
         lines[arm.name] = torch.where(hidden, found, original)

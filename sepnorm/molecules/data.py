@@ -222,7 +222,8 @@ def _by_scaffold(scaffolds: Sequence[str]) -> dict[str, list[int]]:
 
 def scaffold(smiles: str) -> str:
     """The rings of a molecule and what joins them (Bemis and Murcko, 1996), as SMILES; empty without a ring."""
-    from rdkit import Chem
+    from rdkit import Chem, rdBase
     from rdkit.Chem.Scaffolds.MurckoScaffold import GetScaffoldForMol
 
-    return str(Chem.MolToSmiles(GetScaffoldForMol(Chem.MolFromSmiles(smiles)), isomericSmiles=False))
+    with rdBase.BlockLogs():
+        return str(Chem.MolToSmiles(GetScaffoldForMol(Chem.MolFromSmiles(smiles)), isomericSmiles=False))

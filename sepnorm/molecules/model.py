@@ -14,8 +14,8 @@ from sepnorm.molecules.batches import buckets, collate
 from sepnorm.molecules.config import MoleculeConfig
 from sepnorm.molecules.graphormer import GraphormerConfig, GraphormerModel
 from sepnorm.molecules.graphs import Graph, feature_set
+from sepnorm.norms import give_norms
 from sepnorm.processes import mean_over_all
-from sepnorm.surgery import convert
 
 
 @torch.no_grad()
@@ -54,8 +54,7 @@ class MoleculeModel(nn.Module):
 
     def separate(self) -> None:
         """Puts in the norms of the config, after all weights are drawn."""
-        if self.settings.norm != "ln":
-            convert(self.graphormer, self.settings.norm, sites=self.settings.sites)
+        give_norms(self.graphormer, self.settings)
 
     def uniformity(self, hidden: Tensor, mask: Tensor) -> Tensor | float:
         """The weighted uniformity term of last hidden states (batch, 1 + N, width), without padding; 0 for none."""

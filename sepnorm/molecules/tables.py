@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sepnorm.errors import SepNormError, nearest
+from sepnorm.errors import SepNormError, nearest, one_line
+from sepnorm.files import DAMAGE
 
 #: Names of ``datasets`` with graphs in the place of SMILES, by the names that papers have for them.
 KNOWN = {"zinc": "graphs-datasets/ZINC", "ogbg-molhiv": "OGB/ogbg-molhiv"}
@@ -138,12 +139,12 @@ def _columns(path: Path) -> dict[str, list[Any]]:
         else:
             options = pyarrow.csv.ParseOptions(delimiter="\t" if kind == ".tsv" else ",")
             table = pyarrow.csv.read_csv(path, parse_options=options)
-    except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise SepNormError(f"{path} cannot be read as a table: {reason}.") from error
-    if not table.num_rows:
+        found = {name: table[name].to_pylist() for name in table.column_names}
+    except (pyarrow.ArrowException, *DAMAGE) as error:
+        raise SepNormError(f"{path} cannot be read as a table: {one_line(error)}.") from error
+    if not table.num_rows or not found:
         raise SepNormError(f"{path} holds no rows.")
-    return {name: table[name].to_pylist() for name in table.column_names}
+    return found
 
 
 def _kind(path: Path) -> str:

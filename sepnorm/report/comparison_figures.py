@@ -51,14 +51,19 @@ def against_uniformity(comparison: Comparison) -> list[Any]:
     return [found]
 
 
-def against_lambda(comparison: Comparison) -> list[Any]:
-    """The leading metrics against lambda, a figure for each target of the uniformity term; none where lambda is the same."""
+def against_lambda(comparison: Comparison, metrics: Sequence[str] = ()) -> list[Any]:
+    """Metrics, by default the leading ones, against lambda, a figure for each target of the uniformity term.
+
+    None where lambda is the same for all arms.
+    """
     weights = {arm.config.uniformity_weight for arm in comparison.arms}
     if len(weights) < 2:
         return []
     present = {arm.config.uniformity_on for arm in comparison.arms if arm.config.uniformity_weight}
     targets = [target for target in _TARGETS if target in present]
-    return [_lambda(comparison, target, metric) for metric in leading_metrics(comparison) for target in targets]
+    return [
+        _lambda(comparison, target, metric) for metric in metrics or leading_metrics(comparison) for target in targets
+    ]
 
 
 def lambda_lines(comparison: Comparison, target: str) -> dict[str, list[Arm]]:

@@ -48,7 +48,7 @@ def write_comparison(
     """
     seed = min(comparison.arms[0].folders)
     arms = shown_arms(comparison)
-    every, shown = _diagnoses(comparison, arms, seed)
+    every, shown = diagnoses(comparison, arms, seed)
     made = (make(arms, seed) for make in extra)
     pictures = _pictures(shown[comparison.arms[0].name], draw) if draw is not None else {}
     sections = [
@@ -56,10 +56,10 @@ def write_comparison(
         *_lambda(comparison),
         *(section for section in made if section is not None),
         _collapse(every, seed),
-        _shape(shown),
-        _features(shown),
+        shape_section(shown),
+        feature_section(shown),
         *layer_sections(shown),
-        _maps(comparison, shown, {name: number for number, name in enumerate(pictures)}),
+        map_section(comparison, shown, {name: number for number, name in enumerate(pictures)}),
         *_sites(every),
         definitions(),
     ]
@@ -168,7 +168,7 @@ def _lambda(comparison: Comparison) -> list[Section]:
     return [Section("Lambda", text, drawn)] if drawn else []
 
 
-def _diagnoses(
+def diagnoses(
     comparison: Comparison, arms: Sequence[Arm], seed: int
 ) -> tuple[dict[str, Diagnosis], dict[str, Diagnosis]]:
     """Of every arm, and of those that are shown in figures; of the others no vectors are kept."""
@@ -201,7 +201,7 @@ def _measures(what: str, summaries: dict[str, Summary]) -> str:
     return table(rows[0], rows[1:])
 
 
-def _shape(named: dict[str, Diagnosis]) -> Section:
+def shape_section(named: dict[str, Diagnosis]) -> Section:
     tokens = {name: singular_values(d.tokens).tolist() for name, d in named.items() if d.tokens is not None}
     drawn = [figures.spectrum({name: d.embeddings.singular_values for name, d in named.items()}, "[CLS]")]
     drawn += [figures.spectrum(tokens, "tokens")] if tokens else []
@@ -209,7 +209,7 @@ def _shape(named: dict[str, Diagnosis]) -> Section:
     return Section("Shape of [CLS] and tokens", figures=[*drawn, figures.cosines(rows)])
 
 
-def _features(named: dict[str, Diagnosis]) -> Section:
+def feature_section(named: dict[str, Diagnosis]) -> Section:
     """A figure for each arm, all with the same limits."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, d in named.items():
@@ -230,7 +230,7 @@ def _pictures(diagnosis: Diagnosis, draw: Callable[[str], str]) -> dict[str, str
     return {name: draw(name) for name in names[:: max(1, math.ceil(len(names) / _PICTURES))]}
 
 
-def _maps(comparison: Comparison, named: dict[str, Diagnosis], pictures: dict[str, int]) -> Section:
+def map_section(comparison: Comparison, named: dict[str, Diagnosis], pictures: dict[str, int]) -> Section:
     """The baseline and the arm with the best leading metric."""
     pair = [comparison.arms[0], *ranked(comparison)[:1]]
     places = {arm.name: named[arm.name].points for arm in pair}

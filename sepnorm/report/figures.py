@@ -58,7 +58,8 @@ def spectrum(values: Mapping[str, Sequence[float]], of: str = "") -> Any:
 def histogram(title: str, x: str, values: Mapping[str, Tensor], limits: tuple[float, float] | None = None) -> Any:
     """Shares of values by name, in common bins."""
     found = figure(title, x, "density")
-    low, high = limits or span(values.values())
+    values = {name: value[value.isfinite()] for name, value in values.items() if value.isfinite().any()}
+    low, high = limits or span(values.values()) if values else (0.0, 1.0)
     low, high = (low - 0.5, high + 0.5) if high - low < 1e-6 else (low, high)
     edges = torch.linspace(low, high, _BINS + 1)
     middles = ((edges[1:] + edges[:-1]) / 2).tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from sepnorm.diagnosis import Diagnosis, Points
 from sepnorm.experiment import Arm
+from sepnorm.files import intact, read_arrays, read_json
 from sepnorm.geometry import summary
 from sepnorm.inspection import Inspection, PartStatistics, SideStatistics, SiteStatistics
 from sepnorm.verdict import judge
@@ -23,25 +23,22 @@ def diagnosis_of(arm: Arm, seed: int) -> Diagnosis:
     folder = arm.folders[seed]
     cloud = embeddings(folder / "embeddings.npz")
     layers = read_layers(folder / "layers.json")
-    found = summary(cloud["cls"])
+    with intact(folder / "embeddings.npz"):
+        found, shown = summary(cloud["cls"]), points(cloud, names_of(folder))
+        mean = summary(cloud["mean"]) if "mean" in cloud else None
     verdict = judge(found, target=str(folder / "model"), data=arm.config.data, layers=layers)
-    mean = summary(cloud["mean"]) if "mean" in cloud else None
-    return Diagnosis(
-        arm.name, arm.config.data, verdict, found, mean, layers, points(cloud, names_of(folder)), cloud.get("tokens")
-    )
+    return Diagnosis(arm.name, arm.config.data, verdict, found, mean, layers, shown, cloud.get("tokens"))
 
 
 def embeddings(path: Path) -> dict[str, Tensor]:
-    import numpy
-
-    with numpy.load(path, allow_pickle=False) as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    """The arrays of a run."""
+    return read_arrays(path)
 
 
 def names_of(folder: Path) -> list[str] | None:
     """What the test samples of a run are called; None where it kept no names."""
     path = folder / "names.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return read_json(path) if path.is_file() else None
 
 
 def points(cloud: dict[str, Tensor], names: list[str] | None = None) -> Points:
@@ -56,15 +53,30 @@ def read_layers(path: Path) -> Inspection | None:
     """The inspection in a run's ``layers.json``; None where there is no such file."""
     if not path.is_file():
         return None
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    return Inspection(kept["model"], kept["samples"], [_site(site) for site in kept["sites"]])
+    kept = read_json(path)
+    with intact(path):
+        return Inspection(kept["model"], kept["samples"], [_site(site) for site in kept["sites"]])
 
 
 def _site(kept: dict[str, Any]) -> SiteStatistics:
-    own = {key: kept[key] for key in ("path", "norm", "degenerate", "discrepancy")}
-    return SiteStatistics(**_side(kept), **own, after=SideStatistics(**_side(kept["after"])))
+    return SiteStatistics(
+        **_side(kept),
+        path=str(kept["path"]),
+        norm=str(kept["norm"]),
+        degenerate=bool(kept["degenerate"]),
+        after=SideStatistics(**_side(kept["after"])),
+        discrepancy=None if kept["discrepancy"] is None else _number(kept["discrepancy"]),
+    )
 
 
 def _side(kept: dict[str, Any]) -> dict[str, Any]:
-    parts = {part: PartStatistics(**kept[part]) for part in ("cls", "tokens")}
-    return parts | {"cls_token_cosine": kept["cls_token_cosine"]}
+    parts = {
+        part: PartStatistics(**{key: _number(value) for key, value in kept[part].items()}) for part in ("cls", "tokens")
+    }
+    return parts | {"cls_token_cosine": _number(kept["cls_token_cosine"])}
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return value

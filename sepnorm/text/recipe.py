@@ -15,10 +15,10 @@ from sepnorm.experiment import Outcome
 from sepnorm.feed import evenly
 from sepnorm.geometry import alignment
 from sepnorm.inspection import Inspection, conclude, watch
-from sepnorm.probes import shape
+from sepnorm.norms import give_norms
+from sepnorm.probes import shape, whitened
 from sepnorm.processes import rank
 from sepnorm.steps import Samples, Steps, StreamedSteps, by_length
-from sepnorm.surgery import convert
 from sepnorm.text.config import TextConfig
 from sepnorm.text.corpus import Corpus, load_corpus, load_development
 from sepnorm.text.embedding import Embed
@@ -57,17 +57,19 @@ class TextRecipe:
         rated = [text for one in self.sets.values() if isinstance(one, Pairs) for text in _texts(one)]
         self._rated = len(set(rated))  # they come first, and are also scored before training
         self._tested = _numbered([*rated, *(text for one in self.sets.values() for text in _texts(one))])
-        self._test_tokens = Tokens(self.start.tokenizer, list(self._tested), longest)
+        self.test_tokens = Tokens(self.start.tokenizer, list(self._tested), longest)
 
     def run(self, config: TextConfig, folder: Path, report: Report | None = None) -> Outcome:
         """Converts, scores, trains, and scores and measures again."""
         model = self.prepare(config)
-        before = self.scores(self.encode(model, self._test_tokens, self._rated), "sts")
+        before = self.scores(self.encode(model, self.test_tokens, self._rated), "sts")
         trained, selection = self.fit(model, config, folder, report)
-        rows = self.encode(model, self._test_tokens)
+        rows = self.encode(model, self.test_tokens)
         metrics = self.scores(rows)
         metrics |= {key.replace("average", "before"): value for key, value in before.items() if "average" in key}
         cls, mean = self.encode(model, self.held_out)
+        free = self.scores((whitened(cls, rows[0]), whitened(mean, rows[1])), "sts")
+        metrics |= {key.replace("average", "whitened"): value for key, value in free.items() if "average" in key}
         metrics |= {f"cls_{key}": value for key, value in shape(cls).items()}
         arrays: dict[str, dict[str, Tensor]] = {}
         if (pairs := self._pairs(rows[0])) is not None:
@@ -87,10 +89,10 @@ class TextRecipe:
     def prepare(self, config: TextConfig) -> SimCSE:
         """The model at the start of a run; a pretrained one is calibrated on training sentences as it is converted."""
         encoder, predictor = self.start.fresh(config)
-        if config.norm != "ln":
-            rows = evenly(len(self.tokens), config.calibration)
-            batches = [batch for _, batch in self.tokens.batches(rows, _BATCH)]
-            convert(encoder, config.norm, sites=config.sites, calibrate=batches if self.start.pretrained else None)
+        some = (
+            self.tokens.batches(evenly(len(self.tokens), config.calibration), _BATCH) if self.start.pretrained else []
+        )
+        give_norms(encoder, config, [batch for _, batch in some] or None)
         return SimCSE(encoder, config, predictor)
 
     def pretrain(self, config: TextConfig, folder: Path, report: Report | None = None) -> tuple[SimCSE, Trained]:

@@ -51,6 +51,8 @@ class Classification:
         if len(training) < 2:
             raise SepNormError(f"a classification needs two classes or more, found {', '.join(training) or 'none'}.")
         for name, part in self.parts.items():
+            if not part.labels:
+                raise SepNormError(f"the {name} part of this set is empty.")
             if unknown := sorted(set(part.labels) - training):
                 raise SepNormError(f"the {name} part has a class that the training part does not have: {unknown[0]!r}.")
 
@@ -197,6 +199,8 @@ def _fit(train: Tensor, labels: Tensor, strength: float, test: Tensor) -> Tensor
     from sklearn.linear_model import LogisticRegression
     from threadpoolctl import threadpool_limits
 
+    if len(labels.unique()) < 2:  # a rare class may be missing in a fold
+        return labels[:1].expand(len(test))
     # One thread: on products this small several wait for each other longer than they work.
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")  # a regression that has not converged to the last digit is as good

@@ -1,0 +1,86 @@
+"""The commands ``sepnorm reproduce`` and ``sepnorm study``. What they need is imported when they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Changes = Annotated[list[str] | None, typer.Option("--set", help="Any setting, as width=64; repeat for more.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table.")]
+Scale = Annotated[str, typer.Option(help="demo (packaged data, minutes), small (hours) or paper (a cluster).")]
+Copies = Annotated[
+    list[str] | None, typer.Option("--data", help="A copy of some data, as cifar10=PATH; repeat for more.")
+]
+Seeds = Annotated[int | None, typer.Option(help="How many seeds, instead of the study's.", min=1)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")]
+Launcher = Annotated[str, typer.Option(help="As for compare.")]
+StudyFolder = Annotated[Path | None, typer.Option(help="Folder for runs and pages: by default runs/reproduce-SCALE.")]
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="table1 to table4, figure2 to figure6")],
+    scale: Scale = "demo",
+    data: Copies = None,
+    seeds: Seeds = None,
+    changes: Changes = None,
+    launcher: Launcher = "local",
+    dry_run: DryRun = False,
+    out: StudyFolder = None,
+    quiet: Quiet = False,
+) -> None:
+    """A table or figure of the paper, at a scale that this machine can bear, with the published figures beside ours."""
+    _study(name, False, scale, data or [], seeds, changes or [], launcher, dry_run, out, quiet)
+
+
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="sites, batch-size, momentum, num-cls, rms, probe, pooling, whitening or calibration",
+        ),
+    ],
+    scale: Scale = "demo",
+    data: Copies = None,
+    seeds: Seeds = None,
+    changes: Changes = None,
+    launcher: Launcher = "local",
+    dry_run: DryRun = False,
+    out: StudyFolder = None,
+    quiet: Quiet = False,
+) -> None:
+    """What the paper did not study: a table and a page for one choice that users have."""
+    _study(name, True, scale, data or [], seeds, changes or [], launcher, dry_run, out, quiet)
+
+
+def _study(
+    name: str,
+    ours: bool,
+    scale: str,
+    data: list[str],
+    seeds: int | None,
+    changes: list[str],
+    launcher: str,
+    dry_run: bool,
+    out: Path | None,
+    quiet: bool,
+) -> None:
+    from sepnorm.comparing import markdown
+    from sepnorm.configs import parse_changes
+    from sepnorm.report.terminal import training_progress
+    from sepnorm.studies.running import find_study, parts_of, run_study
+
+    found, given = find_study(name, ours), parse_changes(changes)
+    parts = parts_of(found, scale, {key: str(value) for key, value in parse_changes(data).items()}, seeds)
+    folder = out or Path("runs") / f"reproduce-{scale}"
+    if dry_run:
+        from sepnorm.studies.estimate import estimate
+
+        print(markdown(*estimate(parts, given, folder)))
+        return
+    with training_progress(quiet) as start:
+        page = run_study(name, found, parts, given, folder, launcher, start)
+    if not quiet:
+        print((folder / f"{name}.md").read_text(encoding="utf-8"))
+    print(f"Report: {page}")

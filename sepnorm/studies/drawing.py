@@ -1,0 +1,201 @@
+"""From the comparisons of a study to tables and figures in the paper's arrangement, with the published figures beside them."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sepnorm.experiment import Arm, Comparison
+from sepnorm.geometry import uniformity
+from sepnorm.paired import interval
+from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
+from sepnorm.report.comparison_page import diagnoses, feature_section, map_section, shape_section
+from sepnorm.report.metrics import name_of, shown_arms
+from sepnorm.report.page import Section, table
+from sepnorm.report.runs import embeddings
+from sepnorm.studies import published
+from sepnorm.studies.plan import Part
+
+Table = tuple[list[str], list[list[str]]]
+
+
+@dataclass(eq=False)
+class Drawn:
+    """Tables, for the page and for Markdown, and sections of figures."""
+
+    tables: list[Table]
+    sections: list[Section] = field(default_factory=list)
+    note: str = ""
+
+    def lead(self) -> str:
+        """As HTML."""
+        said = f'<p class="quiet">{html.escape(self.note)}</p>' if self.note else ""
+        return "".join(table(*each) for each in self.tables) + said
+
+
+Found = Sequence[tuple[Part, Comparison]]
+
+
+def image_table(found: Found) -> Drawn:
+    """Top-1 and top-5 of linear probes, columns by data set, and differences to the first arm."""
+    metrics = {"cls_linear_top1": "top-1", "cls_linear_top5": "top-5"}
+    return Drawn([*_by_part(found, metrics, per_cent=True), published.IMAGES], note=_NOTE)
+
+
+def text_table(found: Found) -> Drawn:
+    """Spearman on each set and the averages, rows by part and arm."""
+    tables: list[Table] = []
+    for part, comparison in found:
+        single = [
+            m
+            for m in comparison.metrics
+            if m.startswith("cls_") and m.replace("cls_", "mean_", 1) in comparison.metrics
+        ]
+        sets = [m for m in single if not m.endswith(("_average", "_before", "_whitened", *_SHAPE))]
+        averages = [m for m in ("cls_sts_average", "cls_transfer_average") if m in comparison.metrics]
+        metrics = {m: m.removeprefix("cls_").replace("_", " ") for m in [*sets, *averages]}
+        tables += _by_part([(part, comparison)], metrics, per_cent=True)
+    return Drawn([*tables, published.TEXT], note=_NOTE)
+
+
+def molecule_table(found: Found) -> Drawn:
+    """Test errors, columns by data set."""
+    metrics = {"test_mae": "test MAE", "valid_mae": "validation MAE", "test_roc_auc": "test ROC AUC"}
+    return Drawn([*_by_part(found, metrics), published.MOLECULES], note=_NOTE)
+
+
+def uniformity_table(found: Found) -> Drawn:
+    """Uniformity of [CLS] / of tokens, rows by data set and columns by norm, means over seeds."""
+    names = [arm.config.norm for arm in found[0][1].arms]
+    rows = [[part.name, *(_uniformities(arm) for arm in comparison.arms)] for part, comparison in found]
+    tables: list[Table] = [(["ours, [CLS] / tokens", *names], rows)]
+    tables += _by_part(found, {"cls_uniformity": "uniformity of [CLS]"})
+    return Drawn([*tables, published.UNIFORMITY], note=_NOTE)
+
+
+def _uniformities(arm: Arm) -> str:
+    cls, tokens = [], []
+    for folder in arm.folders.values():
+        rows = embeddings(folder / "embeddings.npz")
+        cls.append(float(uniformity(rows["cls"])))
+        tokens.append(float(uniformity(rows["tokens"])))
+    return f"{interval(cls).mean:.2f} / {interval(tokens).mean:.2f}"
+
+
+def feature_figures(found: Found) -> Drawn:
+    return Drawn([], [feature_section(_shown(comparison)) for _, comparison in found])
+
+
+def map_figures(found: Found) -> Drawn:
+    return Drawn([], [map_section(comparison, _shown(comparison), {}) for _, comparison in found])
+
+
+def loss_figures(found: Found) -> Drawn:
+    sections = []
+    for part, comparison in found:
+        sections.append(Section(f"Training on {part.name}", figures=[loss_curves(shown_arms(comparison))]))
+        sections.append(shape_section(_shown(comparison)))
+    return Drawn([], sections)
+
+
+def lambda_figures(found: Found) -> Drawn:
+    sections = [Section(part.name, figures=against_lambda(comparison)) for part, comparison in found]
+    return Drawn(
+        [*_by_part(found, {"cls_linear_top1": "linear top-1"}, per_cent=True), published.LAMBDA], sections, _NOTE
+    )
+
+
+def uniformity_figures(found: Found) -> Drawn:
+    sections = [
+        Section(part.name, figures=[*against_lambda(comparison, ["cls_uniformity"]), *against_uniformity(comparison)])
+        for part, comparison in found
+    ]
+    return Drawn(_by_part(found, {"cls_uniformity": "uniformity of [CLS]"}), sections, _NOTE)
+
+
+# ---- what the paper has nothing of --------------------------------------------------------------------------------------
+
+
+def part_tables(found: Found) -> Drawn:
+    """The main metrics of every part, with differences to its first arm."""
+    tables: list[Table] = []
+    for part, comparison in found:
+        tables += _by_part([(part, comparison)], {m: name_of(m) for m in _MAIN if m in comparison.metrics})
+    return Drawn(tables, note=_NOTE)
+
+
+def merged_table(found: Found) -> Drawn:
+    """The arms of all parts in one table, each named after its part, with differences to the first of all."""
+    arms: list[Arm] = []
+    for part, comparison in found:
+        for arm in comparison.arms:
+            name = arm.name if arm.config.norm == "ln" else f"{arm.name}, {part.name}"
+            if name not in [each.name for each in arms]:
+                arms.append(Arm(name, arm.config, arm.metrics, arm.losses, arm.folders))
+    whole = Comparison(arms)
+    metrics = {m: name_of(m) for m in _MAIN if m in whole.metrics}
+    return Drawn(_by_part([(found[0][0], whole)], metrics), note=_NOTE)
+
+
+def _shown(comparison: Comparison) -> dict[str, Any]:
+    return diagnoses(comparison, shown_arms(comparison), min(comparison.arms[0].folders))[1]
+
+
+def _by_part(found: Found, metrics: dict[str, str], per_cent: bool = False) -> list[Table]:
+    """A row for each arm with means and intervals, columns for the metrics of every part, then paired differences."""
+    columns = [(part, c, metric) for part, c in found for metric in metrics if metric in c.metrics]
+    head = [f"{part.name}, {metrics[metric]}" for part, _, metric in columns]
+    names = list(dict.fromkeys(arm.name for _, comparison in found for arm in comparison.arms))
+    rows, gaps = [], []
+    for name in names:
+        cells, against = [], []
+        for _, comparison, metric in columns:
+            arm = next((each for each in comparison.arms if each.name == name), None)
+            mean = None if arm is None else arm.interval(metric)
+            cells.append("" if mean is None else _number(mean.mean, mean.half, per_cent))
+            gap = None if arm is None or arm is comparison.arms[0] else comparison.difference(arm, metric)
+            against.append("" if gap is None else f"{_number(gap.mean, gap.half, per_cent, '+')} {gap.verdict}")
+        rows.append([name, *cells])
+        if any(against):
+            gaps.append([name, *against])
+    seeds = max(len(arm.metrics) for _, comparison in found for arm in comparison.arms)
+    tables = [([f"ours, {seeds} seed{'s' * (seeds > 1)}", *head], rows)]
+    return tables + ([([f"minus {names[0]}", *head], gaps)] if gaps else [])
+
+
+def _number(mean: float, half: float, per_cent: bool, sign: str = "") -> str:
+    scale, digits = (100, 2) if per_cent else (1, 3)
+    text = f"{mean * scale:{sign}.{digits}f}"
+    return text if math.isnan(half) else f"{text} ± {half * scale:.{digits}f}"
+
+
+_SHAPE = ("uniformity", "effective_rank", "mean_cosine")
+_MAIN = (
+    "cls_linear_top1",
+    "cls_linear_bn_top1",
+    "cls_knn",
+    "cls_whitened_knn",
+    "mean_linear_top1",
+    "mean_knn",
+    "recalibration_gain_linear",
+    "cls_sts_average",
+    "cls_sts_whitened",
+    "mean_sts_average",
+    "cls_uniformity",
+    "cls_effective_rank",
+)
+_NOTE = (
+    "Ours: means over seeds ± 95 % interval (Student); differences are paired by seed, and better or worse means that the "
+    "interval leaves out 0. Published figures have neither seeds nor intervals, and come from other sizes and data unless the "
+    "scale is paper."
+)
+DRAWERS: dict[str, Callable[[Found], Drawn]] = {
+    each.__name__: each
+    for each in (
+        image_table, text_table, molecule_table, uniformity_table, feature_figures, map_figures, loss_figures, lambda_figures,
+        uniformity_figures, part_tables, merged_table,
+    )
+}  # fmt: skip

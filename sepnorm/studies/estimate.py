@@ -1,0 +1,152 @@
+"""What a study would take, before it is begun: runs, steps, parameters, time from a short measurement, and disk."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sepnorm.configs import RunConfig
+from sepnorm.experiment import finished, slug, using_threads
+from sepnorm.launchers import places
+from sepnorm.studies.plan import Part
+from sepnorm.studies.running import configs_of
+
+_STEPS, _FEW, _SHORT = (
+    2,
+    4,
+    0.2,
+)  # steps that are measured; samples of each, unless a step of these is so many seconds short
+_BYTES = 4  # of a parameter; a checkpoint has three of each: the weight and Adam's two
+Batch = Callable[[int], dict[str, Any]]
+
+
+def estimate(parts: Sequence[Part], given: Mapping[str, Any], folder: Path) -> tuple[list[str], list[list[str]]]:
+    """Header and a row for each part."""
+    header = ["part", "runs", "finished", "steps a run", "parameters", "hours a run", "hours in all", "disk, GB"]
+    rows = []
+    measured: dict[str, tuple[float, int]] = {}
+    for part in parts:
+        base, configs = configs_of(part, given)
+        seeded = [config.changed({"seed": seed}) for config in configs for seed in range(part.seeds)]
+        done = sum(
+            finished(each, folder / part.folder / "runs" / f"{slug(each.arm)}-seed{each.seed}") for each in seeded
+        )
+        alike = configs[-1].changed({"data": "", "seed": 0}).model_dump_json()  # a model's size is not that of its data
+        if alike not in measured:
+            model, batch = _TRIALS[part.domain](configs[-1])
+            with using_threads(base):
+                measured[alike] = measure(model, batch, base), sum(weight.numel() for weight in model.parameters())
+        (seconds, parameters), steps = measured[alike], steps_of(base, part.samples)
+        side_by_side = min(places(base), len(seeded))
+        hours = seconds * steps / 3600
+        left = len(seeded) - done
+        disk = (
+            parameters * _BYTES * (len(seeded) + 6 * side_by_side) / 1e9
+        )  # every model, and two checkpoints of those under way
+        said = [*map(_hours, (hours, hours * math.ceil(left / side_by_side))), f"{disk:.2g}"]
+        rows.append([part.name, str(len(seeded)), str(done), f"{steps:,}", f"{parameters:,}", *said])
+    return header, rows
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def steps_of(config: RunConfig, samples: int) -> int:
+    """How many steps a run has on so many samples."""
+    batches = config.epochs * max(1, samples // min(config.batch_size, samples))
+    return min(math.ceil(batches / config.accumulation), config.max_steps or batches)
+
+
+def measure(model: nn.Module, batch: Batch, config: RunConfig) -> float:
+    """Seconds of a training step, from a few on made-up samples, as many as the config has in proportion."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model.train().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+    def seconds(count: int, steps: int) -> float:
+        begun = _now(device)
+        for _ in range(steps):
+            given = {key: value.to(device) if torch.is_tensor(value) else value for key, value in batch(count).items()}
+            model(**given)["loss"].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return (_now(device) - begun) / steps
+
+    count = min(_FEW, config.batch_size)
+    seconds(count, 1)  # the first is slower
+    if seconds(count, 1) < _SHORT:
+        count = config.batch_size
+    return seconds(count, _STEPS) * config.batch_size / count * config.accumulation
+
+
+def _now(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _images(config: Any) -> tuple[nn.Module, Batch]:
+    from sepnorm.images.model import MaskedAutoencoder
+
+    def batch(count: int) -> dict[str, Any]:
+        side = config.image_size
+        return {
+            "pixel_values": torch.randn(count, config.channels, side, side),
+            "noise": torch.rand(count, config.patches),
+        }
+
+    return MaskedAutoencoder(config), batch
+
+
+def _text(config: Any) -> tuple[nn.Module, Batch]:
+    """A model of the hub is not fetched for this: it has the size of BERT's or RoBERTa's base."""
+    from transformers import AutoModel, BertConfig, RobertaConfig
+
+    from sepnorm.text.model import SimCSE
+    from sepnorm.text.starting import open_start
+
+    if config.model == "minilm" or Path(config.model).is_dir():
+        encoder = open_start(config, []).encoder
+    else:
+        large = RobertaConfig(vocab_size=50_265, max_position_embeddings=514)
+        encoder = AutoModel.from_config(large if "roberta" in config.model.lower() else BertConfig())
+
+    def batch(count: int) -> dict[str, Any]:
+        ids = torch.randint(1000, 2000, (2 * count, config.length))
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "sentences": count, "seed": 0}
+
+    return SimCSE(encoder, config, None), batch
+
+
+def _molecules(config: Any) -> tuple[nn.Module, Batch]:
+    from sepnorm.molecules.batches import collate
+    from sepnorm.molecules.features import featurise
+    from sepnorm.molecules.model import PropertyModel
+
+    some = [
+        "CC(=O)Oc1ccccc1C(=O)O",
+        "CN1C=NC2=C1C(=O)N(C)C(=O)N2C",
+        "CC(C)Cc1ccc(cc1)C(C)C(=O)O",
+        "OCC1OC(O)C(O)C(O)C1O",
+    ]
+    graphs = list(featurise(some, config.features)[0])
+
+    def batch(count: int) -> dict[str, Any]:
+        chosen = [graphs[number % len(graphs)] for number in range(count)]
+        return collate(chosen, config.max_hops) | {"targets": torch.zeros(count, 1)}
+
+    return PropertyModel(config, 1, False), batch
+
+
+_TRIALS: dict[str, Callable[[Any], tuple[nn.Module, Batch]]] = {
+    "images": _images,
+    "text": _text,
+    "molecules": _molecules,
+}

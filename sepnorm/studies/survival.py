@@ -1,0 +1,66 @@
+"""How well a pretrained sentence encoder works right after its norms were changed, by how its new norms begin."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from sepnorm.configs import parse_arm
+from sepnorm.errors import SepNormWarning
+from sepnorm.paired import interval
+from sepnorm.studies.drawing import Drawn
+from sepnorm.surgery import convert
+from sepnorm.text.config import PRESETS
+from sepnorm.text.model import SimCSE
+from sepnorm.text.recipe import TextRecipe
+
+ARMS = ("bn+ln@final", "bn+ln@all", "bn+bn@final", "bn+bn@all")
+COUNTS = (16, 64, 256, 1024)  # sentences that new norms are matched by
+_DRAWS = 3  # of other sentences each
+_BATCH = 64
+
+
+def survival(given: Mapping[str, Any]) -> Drawn:
+    """Spearman by [CLS] without any training: norms as new, with the old weights, and matched to some sentences.
+
+    ``given`` changes the demo preset of text: its model, its test sets.
+    """
+    recipe = TextRecipe(PRESETS["demo"].changed(given))
+    head = ["ours, [CLS] STS", "as new", "old weights", *(f"matched, {count} sentences" for count in COUNTS)]
+    rows = [["unchanged", *[_score(recipe, "ln", None)] * 2, *[""] * len(COUNTS)]]
+    for arm in ARMS:
+        cells = [_score(recipe, arm, None, new=True), _score(recipe, arm, None)]
+        for count in COUNTS:
+            found = interval([float(_score(recipe, arm, _some(recipe, count, draw))) for draw in range(_DRAWS)])
+            cells.append(str(found))
+        rows.append([arm, *cells])
+    note = (
+        "No training. As new: weights 1, biases and means 0, variances 1. Old weights: those of the LayerNorm, copied. "
+        f"Matched: mean and 95 % interval over {_DRAWS} draws of sentences; statistics and affine are such that the new norm "
+        "gives on average what the old one gave."
+    )
+    return Drawn([(head, rows)], note=note)
+
+
+def _some(recipe: TextRecipe, count: int, seed: int) -> list[dict[str, Any]]:
+    rows = torch.randperm(len(recipe.tokens), generator=torch.Generator().manual_seed(seed))[:count]
+    return [batch for _, batch in recipe.tokens.batches(rows, _BATCH)]
+
+
+def _score(recipe: TextRecipe, arm: str, calibrate: list[dict[str, Any]] | None, new: bool = False) -> str:
+    config = PRESETS["demo"].changed({"head": "none"})
+    encoder, _ = recipe.start.fresh(config)
+    if arm != "ln":
+        choice = parse_arm(arm)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SepNormWarning)  # that it stops working is what is measured
+            convert(encoder, choice["norm"], sites=choice["sites"], calibrate=calibrate)
+        for module in encoder.modules():
+            if new and isinstance(module, nn.BatchNorm1d):
+                module.reset_parameters()
+    rows = recipe.encode(SimCSE(encoder, config, None), recipe.test_tokens)
+    return f"{recipe.scores(rows, 'sts')['cls_sts_average']:.3f}"
