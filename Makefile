@@ -7,11 +7,11 @@ TIMM := .timm
 LIGHTLY := .lightly
 PYG := .pyg
 
-.PHONY: help setup demo test check docs bench bench-images bench-text bench-molecules clean
+.PHONY: help setup demo test check docs reproduce-demo results bench bench-images bench-text bench-molecules clean
 .DEFAULT_GOAL := help
 
 help:  ## show the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## create .venv and install everything into it
 
@@ -46,6 +46,14 @@ check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+STUDIES := table1 table2 table3 table4 figure2 figure3 figure4 figure5 figure6
+
+reproduce-demo: $(STAMP)  ## every table and figure of the paper at demo scale: about an hour on two cores
+	for name in $(STUDIES); do $(BIN)/sepnorm reproduce $$name || exit 1; done
+
+results: $(STAMP)  ## the tables of docs/results.md anew, with DATA=FOLDER for what is not packaged: many hours, goes on where it was
+	$(BIN)/python docs/results/regenerate.py $(if $(DATA),--data $(DATA))
 
 # The variable keeps a notice out of the output: that mkdocs-material is maintained until May 2027, and what follows it.
 docs: $(STAMP)  ## build the documentation into site/

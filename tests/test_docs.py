@@ -182,3 +182,38 @@ def test_the_site_opened_as_files_is_quiet_fits_a_telephone_and_can_be_searched(
         assert hits
         assert requests(driver) == []
         assert console_errors(driver) == []
+
+
+def test_every_number_in_the_tables_of_results_in_the_readme_is_in_a_results_file():
+    readme = (ROOT / "README.md").read_text()
+    part = readme[readme.index("## Do separate norms help") : readme.index("## Has my [CLS]")]
+    rows = [line for line in part.splitlines() if line.startswith("|") and not set(line) <= set("|- ")]
+    written = "\n".join(page.read_text() for page in [ROOT / "docs/results.md", *(ROOT / "docs/results").glob("*.md")])
+    known = [float(number) for number in re.findall(r"(?<![\w.])[+-]?\d+\.\d+", written)]
+    checked = 0
+    for row in rows:
+        for cell in (cell.strip() for cell in row.strip("|").split("|")[1:]):
+            if "±" in cell:
+                assert cell in written, f"{cell!r} of {row!r} is in no results file"
+            elif re.fullmatch(r"[+-]?\d+(\.\d+)?", cell):
+                digits = len(cell.partition(".")[2])
+                assert any(abs(number - float(cell)) <= 0.5001 * 10**-digits for number in known), cell
+            else:
+                continue
+            checked += 1
+    assert checked > 30
+
+
+def test_every_table_that_a_command_writes_has_its_place_and_its_command_in_the_page():
+    sys.path.insert(0, str(ROOT / "docs/results"))
+    import regenerate
+
+    for name, table in regenerate.TABLES.items():
+        page = regenerate.page_of(name).read_text()
+        between = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
+        assert between is not None, name
+        assert regenerate.command(table) in between[1], name
+    assert (
+        regenerate.put("a\n<!-- x -->\nold\n<!-- end -->\nb", "x", "new") == "a\n<!-- x -->\n\nnew\n\n<!-- end -->\nb"
+    )
+    assert regenerate.put(regenerate.put("<!-- x -->\n\n<!-- end -->", "x", "1"), "x", "2").count("\n") == 4

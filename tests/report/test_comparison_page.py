@@ -3,20 +3,25 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, DRIVER, MISSING, check_page, hover_text, opened
+import torch
+from browser import CHROMIUM, DRIVER, MISSING, check_page, console_errors, hover_text, opened, requests
 from models import bert, sentences
 
+from sepnorm.diagnosis import Points
 from sepnorm.experiment import Arm, Comparison
 from sepnorm.images.config import PRESETS
 from sepnorm.images.pictures import reconstructions
 from sepnorm.inspection import inspect
+from sepnorm.molecules.pictures import draw
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, lambda_lines
 from sepnorm.report.comparison_page import difference_rows, headline, write_comparison
+from sepnorm.report.figures import embedding_map
 from sepnorm.report.metrics import leading_metrics, ranked, references, shown_arms
-from sepnorm.report.page import Section
+from sepnorm.report.page import Section, write_page
 from sepnorm.report.runs import diagnosis_of, read_layers
 
 THREE = [{"norm": norm} for norm in ("ln", "bn", "bn+bn")]
@@ -247,3 +252,25 @@ def test_a_run_without_layers_tokens_and_means_is_diagnosed(tmp_path):
     assert found.verdict.level == "healthy" and found.points.labels is None
     for other in comparison(tmp_path / "other").arms:
         assert diagnosis_of(other, 0).mean_of_tokens is not None
+
+
+@needs_browser
+def test_a_molecule_is_drawn_where_the_pointer_is(tmp_path):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    smiles = [f"{'C' * length}O" for length in range(1, 31)]
+    points = Points(torch.randn(30, 8, generator=torch.Generator().manual_seed(0)), None, smiles)
+    numbers = {name: number for number, name in enumerate(smiles)}
+    figure = embedding_map(points, "ln", numbers)
+    page = write_page(tmp_path / "map.html", "Map", "", [Section("Map", figures=[figure])], [draw(s) for s in smiles])
+    with opened(page, tmp_path / "profile", 1280, 800) as driver:
+        state = "const p = document.getElementById('picture'); return [p.hidden, p.naturalWidth > 50, p.src]"
+        assert driver.execute_script(state)[0] is True
+        said = hover_text(driver, "figure-0")
+        hidden, drawn, source = driver.execute_script(state)
+        assert not hidden and drawn and source.startswith("data:image/svg+xml")
+        name = next(name for name in sorted(smiles, key=len, reverse=True) if name in said)
+        assert unquote(source.partition(",")[2]) == draw(name)
+        driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 2, "y": 2})
+        WebDriverWait(driver, 5).until(lambda d: d.execute_script(state)[0])
+        assert not console_errors(driver) and not requests(driver)
