@@ -42,17 +42,17 @@ def save(model: nn.Module, folder: str | Path) -> Path:
         )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors, aliases = _tensors(model, layers)
-    description = {
-        "format": FORMAT,
-        "library": library_of(model),
-        "class": type(model).__name__,
-        "build": write_architecture(model, folder),
-        "sites": [_describe(path, layer) for path, layer in layers.items()],
-        "aliases": aliases,
-    }
     st = _safetensors()
+    tensors, aliases = _tensors(model, layers)
     with writing(folder):
+        description = {
+            "format": FORMAT,
+            "library": library_of(model),
+            "class": type(model).__name__,
+            "build": write_architecture(model, folder),
+            "sites": [_describe(path, layer) for path, layer in layers.items()],
+            "aliases": aliases,
+        }
         write_whole(folder / WEIGHTS, lambda path: st.save_file(tensors, path, metadata={"format": "pt"}))
     write_whole(folder / DESCRIPTION, lambda path: Path(path).write_text(json.dumps(description, indent=1)))
     return folder

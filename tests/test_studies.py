@@ -17,7 +17,7 @@ from sepnorm.experiment import Arm, Comparison
 from sepnorm.images.config import PRESETS
 from sepnorm.probes import whitened
 from sepnorm.studies import published
-from sepnorm.studies.drawing import DRAWERS, merged_table, part_tables
+from sepnorm.studies.drawing import DRAWERS, lambda_figures, merged_table, part_tables, uniformity_figures
 from sepnorm.studies.estimate import estimate, steps_of
 from sepnorm.studies.plan import SCALES, STUDIES, Part
 from sepnorm.studies.running import configs_of, find_study, parts_of
@@ -159,3 +159,16 @@ def test_whitened_rows_have_no_correlation_and_dead_directions_are_left_out():
     assert free.shape == (500, 5)
     assert torch.allclose(torch.cov(free.T), torch.eye(5), atol=1e-4) and float(free.mean(0).abs().max()) < 1e-4
     assert torch.allclose(whitened(rows, rows[:7]), free[:7])
+
+
+def test_a_sweep_is_arranged_as_in_the_paper():
+    config = preset(PRESETS, "demo")
+    arms = []
+    for norm in ("ln", "bn+bn"):
+        for weight, on in ((1, "cls"), (0, "cls"), (0.1, "cls"), (0.1, "both")):
+            changed = config.changed({"norm": norm, "uniformity_weight": weight, "uniformity_on": on})
+            arms.append(Arm(changed.arm, changed, {0: {"cls_linear_top1": weight / 2, "cls_uniformity": -weight}}))
+    header, rows = lambda_figures([(part("a"), Comparison(arms))]).tables[0]
+    assert header == ["ours, a, [CLS] linear, λ=0.1 / 1", "λ=0", "on tokens", "on [CLS]", "on both"]
+    assert rows == [[norm, "0.00", "", "5.00 / 50.00", "5.00"] for norm in ("ln", "bn+bn")]
+    assert uniformity_figures([(part("a"), Comparison(arms))]).tables[0][1][0][3] == "-0.100 / -1.000"

@@ -116,7 +116,7 @@ def _lead(comparison: Comparison) -> str:
     """The verdict and the tables."""
     tables = table(*comparison_rows(comparison))
     for arm in references(comparison):
-        tables += table(*difference_rows(comparison, arm), mark=_verdict_class)
+        tables += table(*difference_rows(comparison, arm), mark=verdict_class)
     note = (
         "Mean over seeds ± 95 % interval (Student). Differences are paired by seed: same data order, masks and initial weights; "
         "better and worse mean that the interval leaves out 0. Lower uniformity is better."
@@ -147,7 +147,8 @@ def _decided(comparison: Comparison) -> str:
     return "".join(lines) or f"<p>{html.escape(f'No arm is decidedly better or worse than {baseline} by {by}.')}</p>"
 
 
-def _verdict_class(cell: str) -> str:
+def verdict_class(cell: str) -> str:
+    """What a cell with a verdict at its end is marked as."""
     return next((verdict for verdict in ("better", "worse") if cell.endswith(f" {verdict}")), "")
 
 

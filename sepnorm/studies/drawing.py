@@ -12,7 +12,7 @@ from sepnorm.experiment import Arm, Comparison
 from sepnorm.geometry import uniformity
 from sepnorm.paired import interval
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
-from sepnorm.report.comparison_page import diagnoses, feature_section, map_section, shape_section
+from sepnorm.report.comparison_page import diagnoses, feature_section, map_section, shape_section, verdict_class
 from sepnorm.report.metrics import name_of, shown_arms
 from sepnorm.report.page import Section, table
 from sepnorm.report.runs import embeddings
@@ -33,7 +33,7 @@ class Drawn:
     def lead(self) -> str:
         """As HTML."""
         said = f'<p class="quiet">{html.escape(self.note)}</p>' if self.note else ""
-        return "".join(table(*each) for each in self.tables) + said
+        return "".join(table(*each, mark=verdict_class) for each in self.tables) + said
 
 
 Found = Sequence[tuple[Part, Comparison]]
@@ -103,9 +103,8 @@ def loss_figures(found: Found) -> Drawn:
 
 def lambda_figures(found: Found) -> Drawn:
     sections = [Section(part.name, figures=against_lambda(comparison)) for part, comparison in found]
-    return Drawn(
-        [*_by_part(found, {"cls_linear_top1": "linear top-1"}, per_cent=True), published.LAMBDA], sections, _NOTE
-    )
+    tables = [_by_lambda(part, comparison, "cls_linear_top1", per_cent=True) for part, comparison in found]
+    return Drawn([*tables, published.LAMBDA], sections, _SWEEP_NOTE)
 
 
 def uniformity_figures(found: Found) -> Drawn:
@@ -113,7 +112,24 @@ def uniformity_figures(found: Found) -> Drawn:
         Section(part.name, figures=[*against_lambda(comparison, ["cls_uniformity"]), *against_uniformity(comparison)])
         for part, comparison in found
     ]
-    return Drawn(_by_part(found, {"cls_uniformity": "uniformity of [CLS]"}), sections, _NOTE)
+    tables = [_by_lambda(part, comparison, "cls_uniformity") for part, comparison in found]
+    return Drawn(tables, sections, _SWEEP_NOTE)
+
+
+def _by_lambda(part: Part, comparison: Comparison, metric: str, per_cent: bool = False) -> Table:
+    """Rows by norm, columns by what the uniformity term is on, in a cell the means for rising lambda."""
+    cells: dict[str, dict[str, list[str]]] = {}
+    weights: dict[float, None] = {}
+    for arm in sorted(comparison.arms, key=lambda arm: arm.config.uniformity_weight):
+        weight, mean = arm.config.uniformity_weight, arm.interval(metric)
+        if mean is not None:
+            column = arm.config.uniformity_on if weight else ""
+            number = _number(mean.mean, math.nan, per_cent)
+            cells.setdefault(arm.config.norm, {}).setdefault(column, []).append(number)
+            weights |= {weight: None} if weight else {}
+    columns = {"": "λ=0", "tokens": "on tokens", "cls": "on [CLS]", "both": "on both"}
+    head = [f"ours, {part.name}, {name_of(metric)}, λ={' / '.join(f'{each:g}' for each in weights)}", *columns.values()]
+    return head, [[norm, *(" / ".join(row.get(column, [])) for column in columns)] for norm, row in cells.items()]
 
 
 # ---- what the paper has nothing of --------------------------------------------------------------------------------------
@@ -191,6 +207,11 @@ _NOTE = (
     "Ours: means over seeds ± 95 % interval (Student); differences are paired by seed, and better or worse means that the "
     "interval leaves out 0. Published figures have neither seeds nor intervals, and come from other sizes and data unless the "
     "scale is paper."
+)
+_SWEEP_NOTE = (
+    "Ours: means over seeds; every arm with its interval and its difference is in the figures and in the runs' folders. One seed "
+    "decides nothing. Published figures have neither seeds nor intervals, and come from other sizes and data unless the scale is "
+    "paper."
 )
 DRAWERS: dict[str, Callable[[Found], Drawn]] = {
     each.__name__: each
