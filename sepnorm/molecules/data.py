@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +78,8 @@ def load_molecules(config: MoleculeConfig) -> MoleculeData:
                 "another split."
             )
     classes = _are_classes(whole.targets, config)
+    for name in ("valid", "test") if classes else ():
+        _two_classes(whole.targets[parts[name]], name, config)
     train = whole.take(parts["train"])
     mean, std = _scale(train.targets, list(table.targets), classes, config.data)
     return MoleculeData(
@@ -128,6 +130,16 @@ def _are_classes(targets: Tensor, config: MoleculeConfig) -> bool:
             f"classes are 0 and 1, found {float(known.min()):g} to {float(known.max()):g} in {config.data}."
         )
     return binary if config.kind == "auto" else config.kind == "classification"
+
+
+def _two_classes(targets: Tensor, name: str, config: MoleculeConfig) -> None:
+    """Refuses a part in which nothing can be told apart, or its scores would be missing without a word."""
+    known = [column[column.isfinite()].unique() for column in targets.T]
+    if known and all(len(values) < 2 for values in known):
+        raise SepNormError(
+            f"all molecules of {config.data} for {name} are of class {float(known[0][0]):g}, so that nothing can be scored: take "
+            "another split."
+        )
 
 
 def _scale(targets: Tensor, names: list[str], classes: bool, source: str) -> tuple[Tensor, Tensor]:
@@ -206,17 +218,23 @@ def _shares(rows: list[int]) -> dict[str, list[int]]:
 
 
 def _by_scaffold(scaffolds: Sequence[str]) -> dict[str, list[int]]:
-    """Molecules of one scaffold stay together: the most frequent ones are for training, the rare ones for testing."""
+    """Molecules of one scaffold stay together: the most frequent ones are for training, the rare ones for testing.
+
+    Of scaffolds as frequent as each other, those that occur first come last, as in the splits that figures for these sets are
+    published with.
+    """
     groups: dict[str, list[int]] = defaultdict(list)
     for row, name in enumerate(scaffolds):
         groups[name].append(row)
-    counts = Counter(scaffolds)
-    ordered = sorted(groups, key=lambda name: (-counts[name], groups[name][0]))
     found: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
-    limits = {"train": _SHARES[0] * len(scaffolds), "valid": _SHARES[1] * len(scaffolds)}
-    for name in ordered:
-        part = next((p for p, limit in limits.items() if len(found[p]) + counts[name] <= limit), "test")
-        found[part] += groups[name]
+    count = len(scaffolds)
+    for rows in sorted(groups.values(), key=lambda rows: (len(rows), rows[0]), reverse=True):
+        if len(found["train"]) + len(rows) <= _SHARES[0] * count:
+            found["train"] += rows
+        elif len(found["train"]) + len(found["valid"]) + len(rows) <= sum(_SHARES) * count:
+            found["valid"] += rows
+        else:
+            found["test"] += rows
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -133,3 +135,12 @@ def test_a_column_of_the_data_is_not_looked_for_in_the_tables_to_probe_on(run, s
 def test_tables_to_probe_on_need_pretraining(run, sets):
     code, _, err = run("pretrain", "molecules", "--set", f"test={sets}")
     assert code == 1 and "add --set task=pretrain" in err
+
+
+def test_a_model_with_shared_norms_opens_in_a_process_that_has_not_trained_one(tmp_path):
+    from sepnorm.molecules.graphormer import GraphormerConfig, GraphormerModel
+
+    GraphormerModel(GraphormerConfig("ogb", 16, 2, 2, 16)).save_pretrained(tmp_path / "model")
+    code = "import sys\nfrom sepnorm.encoders import open_encoder\nprint(open_encoder(sys.argv[1]).kind)"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "model")], capture_output=True, text=True)
+    assert done.stdout == "molecules\n", done.stderr

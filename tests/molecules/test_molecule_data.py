@@ -107,6 +107,25 @@ def test_scaffolds_do_not_cross_splits(tmp_path):
     assert [len(part) for part in (data.train, data.valid, data.test)] == [48, 6, 6]
 
 
+def test_of_scaffolds_as_frequent_as_each_other_the_first_are_for_testing(tmp_path):
+    rings = [f"C1{'C' * size}N1" for size in range(1, 11)]  # ten scaffolds of one molecule each, after one of ten
+    rows = [*(f"C1CCCCC1{'C' * i},{i}" for i in range(10)), *(f"{ring},{i}" for i, ring in enumerate(rings))]
+    data = load_molecules(config(table(tmp_path, rows), split="scaffold"))
+    assert data.test.smiles == rings[1::-1] and data.valid.smiles == rings[3:1:-1]
+
+
+def test_a_part_with_one_class_is_refused_and_not_left_without_a_score(tmp_path):
+    rings = [f"C1{'C' * size}N1" for size in range(1, 41)]
+    rows = [f"{ring},{int(i >= 6)}" for i, ring in enumerate(rings)]
+    with pytest.raises(
+        SepNormError, match=r"all molecules of .* for test are of class 0, so that nothing can be scored"
+    ):
+        load_molecules(config(table(tmp_path, rows), split="scaffold"))
+    assert load_molecules(
+        config(table(tmp_path, [f"{ring},{i % 2}" for i, ring in enumerate(rings)]), split="scaffold")
+    )
+
+
 def test_several_targets_may_be_missing_here_and_there(tmp_path):
     rows = [f"{SMILES[i % 12]},{i % 2 if i % 3 else ''},{(i // 2) % 2 if i % 5 else ''}" for i in range(60)]
     data = load_molecules(config(table(tmp_path, rows, "smiles,a,b"), targets="a,b"))
@@ -174,3 +193,10 @@ def test_the_packaged_molecules_are_there():
     found = read_table("nci")
     assert len(found.smiles) == len(found.targets["polar surface area"]) == 4999
     assert found.smiles[0] == "CC1=CC(=O)C=CC1=O" and math.isclose(found.targets["polar surface area"][0], 34.14)
+
+
+@pytest.mark.parametrize("content", [b"smiles,y\nC\xff\xfe,1\n\xaa,2\n", b"smiles,smiles\nC,C\n"])
+def test_a_table_that_is_no_text_or_has_a_column_twice_is_one_sentence(tmp_path, content):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(SepNormError, match=r"cannot be read as a table|no molecule|holds SMILES"):
+        load_molecules(PRESETS["demo"].changed({"data": str(tmp_path / "t.csv")}))
