@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import warnings
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -297,13 +296,13 @@ def export(
 
 def main() -> None:
     """Runs the command; an error of ours is one sentence, not a traceback."""
-    from sepnorm.errors import InterruptedRunError, SepNormError, SepNormWarning
+    from sepnorm.errors import InterruptedRunError, SepNormError, as_notes
 
     # Threads that spin for long while they wait make small operations up to a hundred times slower on a machine that others use
     # too; threads that never spin are half as fast on one that is idle. A short spin is good on both.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    warnings.filterwarnings("ignore", category=SepNormWarning)  # said in the output, as notes
+    as_notes()
     try:
         app()
     except InterruptedRunError as stop:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
+from typing import Any
 
 
 class SepNormError(ValueError):
@@ -20,6 +23,26 @@ class OthersDoneError(Exception):
 
 class SepNormWarning(UserWarning):
     """Every warning that sepnorm gives."""
+
+
+class LeftOutWarning(SepNormWarning):
+    """A part of the data cannot be used and was left out."""
+
+
+def as_notes(silent: bool = False) -> None:
+    """In a command, what was left out of the data is said in a line; other warnings are in what the command prints."""
+    usual = warnings.showwarning
+
+    def say(message: Warning | str, category: type[Warning], *rest: Any, **others: Any) -> None:
+        if issubclass(category, LeftOutWarning):
+            print(f"Note: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *rest, **others)
+
+    warnings.showwarning = say
+    warnings.filterwarnings("ignore", category=SepNormWarning)
+    if not silent:
+        warnings.filterwarnings("once", category=LeftOutWarning)
 
 
 def one_line(error: BaseException) -> str:

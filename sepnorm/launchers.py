@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from sepnorm.configs import RunConfig, parse_changes
-from sepnorm.errors import InterruptedRunError, SepNormError, nearest
+from sepnorm.errors import InterruptedRunError, SepNormError, as_notes, nearest
 from sepnorm.experiment import Recipe, finished, perform
 from sepnorm.interruptions import on_interrupt
 from sepnorm.training import Report
@@ -46,7 +46,7 @@ def run_jobs(jobs: Sequence[Job], launcher: str = "local", start: Start | None =
     after another on an accelerator; or ``"submitit"`` (SLURM) or ``"ray"``, with settings of theirs behind the name, as in
     ``"submitit timeout_min=600 slurm_partition=gpu"``.
     """
-    name, *settings = launcher.split()
+    name, *settings = launcher.split() or [""]
     if name not in LAUNCHERS:
         raise SepNormError(
             f"there is no launcher {name!r}: there are {', '.join(LAUNCHERS)}.{nearest(name, LAUNCHERS)}"
@@ -98,7 +98,7 @@ def _side_by_side(jobs: Sequence[Job], workers: int, start: Start | None) -> Non
         with on_interrupt(partial(_interrupt, processes)):
             for _ in range(workers):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(theirs,), daemon=True)
+                process = context.Process(target=_work, args=(theirs, bool(processes)), daemon=True)
                 process.start()
                 theirs.close()
                 processes.append(process)
@@ -144,7 +144,8 @@ def _interrupt(processes: Sequence[Any]) -> None:
     raise KeyboardInterrupt
 
 
-def _work(pipe: Any) -> None:
+def _work(pipe: Any, silent: bool) -> None:
+    as_notes(silent)
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C of the terminal comes by way of the parent, once
     opened: Recipe | None = None

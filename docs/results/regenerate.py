@@ -33,8 +33,6 @@ class Table:
         return re.sub(r"\{([^}]+)\}", lambda name: str(found[name[1]]), self.words).split()
 
 
-ZINC = "--set epochs=20 --set learning_rate=1e-3 --set warmup=0.05 --set attention_dropout=0 --set activation_dropout=0"
-MASKED = "--set task=pretrain --set contrastive_weight=0.1 --set epochs=2 --set learning_rate=1e-3"
 SWEEP = "--norms ln,bn@final,ln+ln@final,ln+bn@final,bn+ln@final,bn+bn@final --lambdas 0,0.01,0.1,1 --targets tokens,cls,both"
 TABLES = {
     "digits": Table("images --seeds 5 --norms ln,bn@final,bn+ln@final,bn+bn@final,ln+ln@final,bn+ln@all,bn+bn@all"),
@@ -43,17 +41,12 @@ TABLES = {
         "images --preset small --data {cifar10_jpeg.parquet} --seeds 3 "
         "--norms ln,bn@final,ln+ln@all,bn+ln@all,bn+ln@final,bn+bn@final"
     ),
-    "lee": Table("text --seeds 5"),
+    "lee": Table("text"),
     "wikipedia": Table(
         "text --preset small --data {wiki_1m.txt.xz} --seeds 3 --norms ln,bn+ln@final,bn+ln@all --set max_steps=150 --set test={.} "
         "--set on=stsb,sick-r,mr,trec --set development={stsb.tsv.gz} --set evaluate_every=75"
     ),
-    "nci": Table("molecules --seeds 5"),
-    "zinc12k": Table(f"molecules --preset slim --data {{zinc12k.csv.gz}} --seeds 2 --norms ln,bn+ln@final {ZINC}"),
-    "moleculenet": Table(
-        f"molecules --data {{zinc250k.csv.gz}} {MASKED} --set molecules=57000 --set train_molecules=50000 --set split=random "
-        "--set test={moleculenet} --seeds 3 --norms ln,bn@final,bn+ln@final,bn+bn@final"
-    ),
+    "nci": Table("molecules"),
 }
 
 

@@ -27,6 +27,7 @@ class MoleculeConfig(RunConfig):
     molecules: int | None = Field(None, gt=5)  # use this many rows of the data
     train_molecules: int | None = Field(None, gt=1)  # use this many of the training molecules
     test: str | None = None  # a table, or a folder of some: after pretraining each is probed, split by scaffold
+    similar_sizes: bool = False  # in a batch: faster, but then its statistics are not those of all molecules
     features: Literal["zinc", "ogb"] = "ogb"
     width: int = Field(gt=0)
     depth: int = Field(gt=0)
@@ -44,6 +45,11 @@ class MoleculeConfig(RunConfig):
     def _fits(self) -> Self:
         if self.width % self.heads:
             raise SepNormError(f"width {self.width} cannot be divided among {self.heads} heads.")
+        if self.similar_sizes and "bn" in self.norm:
+            raise SepNormError(
+                "a batch of molecules of similar size has other statistics than all molecules, so that a model with batch norms "
+                "fails on these: leave similar_sizes out, or take a norm without bn."
+            )
         if self.test is not None and self.task != "pretrain":
             raise SepNormError(
                 "test names tables to probe a pretrained model on: add --set task=pretrain, or leave it out."
@@ -58,8 +64,9 @@ PRESETS = {
         depth=3,
         heads=4,
         feed_forward=48,
-        epochs=10,
+        epochs=8,
         batch_size=64,
+        max_atoms=40,  # a batch is padded to its largest, and few are larger than this
         learning_rate=2e-3,  # small models and few steps want higher rates than the published 2e-4
         weight_decay=0.01,
         adam_betas=(0.9, 0.999),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sepnorm.errors import SepNormError, SepNormWarning
+from sepnorm.errors import LeftOutWarning, SepNormError
 from sepnorm.feed import evenly
 from sepnorm.molecules.config import MoleculeConfig
 from sepnorm.molecules.features import Rejected, featurise, from_pyg
@@ -102,7 +102,7 @@ def _molecules(table: Table, config: MoleculeConfig) -> tuple[MoleculeSet, list[
         said = f"{len(rejected)} of {count} rows of {table.source} are no molecule that can be taken, such as {some}"
         if len(rejected) > config.max_rejected * count:
             raise SepNormError(f"{said}; mend them, or allow more by --set max_rejected=SHARE.")
-        warnings.warn(f"{said}. They are left out.", SepNormWarning, stacklevel=3)
+        warnings.warn(f"{said}. They are left out.", LeftOutWarning, stacklevel=3)
     kept = [row for row in range(count) if row not in left_out]
     columns = [_numbers(name, values, table.source) for name, values in table.targets.items()]
     targets = torch.tensor(columns).reshape(len(columns), count).T

@@ -63,7 +63,8 @@ class MoleculeRecipe:
             targets = (data.train.targets[chosen[own]] - data.mean) / data.std
             return collate(graphs, config.max_hops) | {"targets": targets}
 
-        samples = Samples(len(data.train), make, by_length(data.train.sizes, _WINDOW))
+        order = by_length(data.train.sizes, _WINDOW) if config.similar_sizes else None
+        samples = Samples(len(data.train), make, order)
         return model, train(model, Steps(config, samples), folder, report)
 
     def build(self, config: MoleculeConfig) -> MoleculeModel:

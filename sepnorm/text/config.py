@@ -23,6 +23,7 @@ class TextConfig(RunConfig):
     heads: int = Field(4, gt=0)
     vocabulary: int = Field(8000, gt=100)
     length: int = Field(32, gt=2)  # tokens of a sentence in training
+    similar_lengths: bool = True  # in a batch: less padding
     temperature: float = Field(0.05, gt=0)
     head: Literal["training", "kept", "none"] = "training"  # where [CLS] goes through a linear layer and a tanh
     hard_negatives: bool = True  # of triples, use the third part

@@ -141,7 +141,7 @@ class TextRecipe:
 
         count = corpus.samples
         lengths = torch.stack([tokens.lengths[view : view + count] for view in views]).amax(0)
-        return Samples(count, make, by_length(lengths, _WINDOW))
+        return Samples(count, make, by_length(lengths, _WINDOW) if config.similar_lengths else None)
 
     @torch.no_grad()
     def encode(self, model: SimCSE, tokens: Tokens, count: int | None = None) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ def sets(tmp_path) -> str:
     (folder / "lengths.csv").write_text("\n".join(["smiles,y", *lengths]))
     oxygen = [f"{text},{int(len(text) % 2)}" for text in SMILES]
     (folder / "odd.csv").write_text("\n".join(["smiles,p_np", *oxygen]))
-    (tmp_path / "plain.csv").write_text("\n".join(["smiles,comment", *(f"{text},x" for text in SMILES)]))
+    (tmp_path / "plain.csv").write_text("\n".join(["smiles,comment", *(f"{text},x" for text in SMILES), "C1CC,open"]))
     return str(folder)
 
 
@@ -60,6 +60,7 @@ def test_a_comparison_shows_each_table_and_draws_molecules_on_hover(run, sets):
     words = ["--norms", "ln,bn+ln@final", "--seeds", "1", *SETTINGS, "--set", f"test={sets}", "--out", "c"]
     code, out, err = run("compare", "molecules", "--data", "plain.csv", *words)
     assert code == 0, err
+    assert err.count("Note: 1 of 101 rows of plain.csv are no molecule that can be taken, such as row 101 'C1CC'") == 1
     assert "[CLS] probe of lengths, RMSE" in out and "[CLS] probe of odd, ROC AUC" in out
     page = Path("c/report.html").read_text()
     start = page.index('id="pictures">') + len('id="pictures">')

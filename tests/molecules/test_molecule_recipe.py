@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import sepnorm
+from sepnorm import SepNormError
 from sepnorm.molecules.config import PRESETS
 from sepnorm.molecules.data import MoleculeData, MoleculeSet
 from sepnorm.molecules.features import featurise
@@ -75,6 +76,24 @@ def test_steps_with_sizes_are_a_function_of_seed_and_number_and_leave_no_molecul
     assert max(spans) < 12
     seen = torch.cat([first[k]["chosen"] for k in range(150)]).bincount(minlength=90)
     assert int(seen.min()) > 15  # of 30 epochs; always cutting the largest would leave 0
+
+
+def test_batches_are_of_all_sizes_unless_it_is_asked_for_and_never_for_batch_norms(tmp_path, monkeypatch):
+    """A batch norm that sees small molecules in one batch and large ones in the next learns to ignore size."""
+    found = []
+    monkeypatch.setattr("sepnorm.molecules.recipe.train", lambda model, steps, *_: found.append(steps))
+    smiles = [f"{'C' * (1 + i % 30)}O,{i}" for i in range(300)]
+    (tmp_path / "set.csv").write_text("\n".join(["smiles,y", *smiles]))
+    config = TINY.changed({"data": str(tmp_path / "set.csv"), "split": "random", "batch_size": 16, "norm": "ln"})
+    recipe = MoleculeRecipe(config)
+    recipe.train(config, tmp_path)
+    recipe.train(config.changed({"similar_sizes": True}), tmp_path)
+    sizes = torch.tensor(recipe.data.train.sizes)
+    ranges = [[int(sizes[steps.chosen(k)].max() - sizes[steps.chosen(k)].min()) for k in range(10)] for steps in found]
+    assert min(ranges[0]) > 15 and max(ranges[1]) < 10
+    for norm in ("bn", "bn+ln", "ln+bn"):
+        with pytest.raises(SepNormError, match="leave similar_sizes out, or take a norm without bn"):
+            config.changed({"similar_sizes": True, "norm": norm})
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
