@@ -7,7 +7,7 @@ TIMM := .timm
 LIGHTLY := .lightly
 PYG := .pyg
 
-.PHONY: help setup demo test check docs reproduce-demo results bench bench-images bench-text bench-molecules clean
+.PHONY: help setup demo test test-faults check docs reproduce-demo results bench bench-images bench-text bench-molecules clean
 .DEFAULT_GOAL := help
 
 help:  ## show the targets
@@ -41,6 +41,11 @@ demo: $(STAMP)  ## compare shared and separate norms on digits, and write a repo
 
 test: $(STAMP) $(TIMM)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-faults: $(STAMP)  ## kill runs, damage files, fill disks: about half an hour on two cores
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m faults tests/faults
+	SEPNORM_FUZZ=500 $(BIN)/python -m pytest -n 2 tests/faults/test_fuzzing.py
+	$(BIN)/python tests/faults/damage.py --count 10000 --seed 0
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .

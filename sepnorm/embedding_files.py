@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sepnorm.errors import SepNormError, nearest, one_line
-from sepnorm.files import DAMAGE
+from sepnorm.files import DAMAGE, refuse_bombs
 from sepnorm.geometry.cloud import chunks
 
 SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
@@ -18,7 +18,6 @@ _NAMES = ("embedding", "embeddings", "vector", "vectors", "features", "emb", "cl
 _LABELS = ("label", "labels", "class", "target", "y")
 _NUMBERING = ("", "id", "index", "unnamed: 0", "__index_level_0__")  # columns of numbers that are no dimensions
 _ROWS = 16_384
-_LARGE, _PACKED = 2**28, 100  # bytes of an array, and how many times smaller it may be packed where it is larger
 
 
 class Part(NamedTuple):
@@ -69,7 +68,7 @@ class EmbeddingFile:
         if isinstance(loaded, numpy.ndarray):
             raise SepNormError(f"{self.path} is a single array: name it .npy.")
         with loaded as arrays:
-            _refuse_bombs(arrays.zip)
+            refuse_bombs(arrays.zip)
             names = list(arrays.files)
             chosen = self.column or self._only(_matrices(arrays), names, "array")
             array = self._get(arrays, chosen, names, "array")
@@ -188,16 +187,6 @@ def _matrices(arrays: Any) -> list[str]:
     if refused is not None and not found:
         raise refused
     return found
-
-
-def _refuse_bombs(archive: Any) -> None:
-    """Arrays that would fill the memory from a small file."""
-    for info in archive.infolist():
-        if info.file_size > _LARGE and info.file_size > _PACKED * info.compress_size:
-            raise SepNormError(
-                f"its array {info.filename} has {info.file_size / 2**30:.1f} GiB, packed to {info.compress_size / 2**20:.1f} MiB, "
-                "and is not unpacked: save it as .npy."
-            )
 
 
 def _is_number(kind: Any) -> bool:

@@ -27,6 +27,14 @@ _WINDOW = 64  # batches of texts or molecules that are sorted by length together
 _LONGEST = 256  # tokens of a text
 
 
+_MISFITS = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # of parts that do not belong together
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether it comes from a library in Rust, such as a tokeniser: these are no ``Exception``."""
+    return type(error).__name__ == "PanicException"
+
+
 @dataclass(eq=False)
 class Encoded:
     """Last hidden states: ``cls`` (batch, dim), ``tokens`` (batch, tokens, dim), and which of these are no padding."""
@@ -93,7 +101,9 @@ class Encoder:
             yield
         except SepNormError:
             raise
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except BaseException as error:
+            if not isinstance(error, _MISFITS) and not _is_panic(error):
+                raise
             raise SepNormError(
                 f"{self.name} cannot be run on this data: {type(error).__name__}: {one_line(error)}. Its files do not fit each "
                 "other, or the data are of another kind."
@@ -136,7 +146,11 @@ def open_encoder(target: str) -> Encoder:
         return _wrap(target, load(folder)) if (folder / "sepnorm.json").is_file() else _from_hub(target)
     except SepNormError:
         raise
-    except Exception as error:  # whatever a damaged folder or a name that cannot be reached makes the libraries raise
+    except (
+        BaseException
+    ) as error:  # whatever a damaged folder or a name that cannot be reached makes the libraries raise
+        if not isinstance(error, Exception) and not _is_panic(error):
+            raise
         reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
         where = "" if folder.is_dir() else " It is no folder here, so it was taken for a name of the hub."
         raise SepNormError(f"{target} cannot be opened as a model: {reason}.{where}") from error
@@ -148,6 +162,7 @@ def _from_hub(target: str) -> Encoder:
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    _refuse_elsewhere(Path(target))
     if _is_sentence_transformer(target):
         from sentence_transformers import SentenceTransformer
 
@@ -165,6 +180,16 @@ def _from_hub(target: str) -> Encoder:
             "be random. Take the weights and the config from one place."
         )
     return _wrap(target, model)
+
+
+def _refuse_elsewhere(folder: Path) -> None:
+    """The weights of a model lie in its folder: an index of parts that leads out of it is refused."""
+    for index in folder.rglob("*.index.json"):
+        for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values():
+            if Path(name).name != name:
+                raise SepNormError(
+                    f"{index} names the weights {name!r}, which are not in its folder: it is not opened."
+                )
 
 
 def _is_sentence_transformer(target: str) -> bool:

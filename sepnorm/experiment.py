@@ -235,9 +235,9 @@ def slug(name: str) -> str:
 
 
 def _same_config(config: RunConfig, path: Path) -> None:
-    now = json.loads(json.dumps(config.model_dump()))
+    now, fields = json.loads(json.dumps(config.model_dump())), type(config).model_fields.items()
     defaults = json.loads(
-        json.dumps({name: each.default for name, each in type(config).model_fields.items()}, default=str)
+        json.dumps({name: each.default for name, each in fields if not each.is_required()}, default=str)
     )
     with intact(path):
         kept = defaults | read_json(path)  # a setting may not have existed when the folder was written

@@ -25,6 +25,8 @@ DAMAGE: tuple[type[Exception], ...] = (
     ValueError, lzma.LZMAError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
+_LARGE, _PACKED = 2**28, 100  # bytes of an array, and how many times smaller it may be packed where it is larger
+
 
 def write_whole(path: Path, write: Callable[[str], Any]) -> None:
     """Writes under another name first, so that what was there is whole until the new file is."""
@@ -94,7 +96,18 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
     import torch
 
     with intact(path), numpy.load(path, allow_pickle=False) as arrays:
+        refuse_bombs(arrays.zip)
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+
+
+def refuse_bombs(archive: Any) -> None:
+    """Refuses a zip file of arrays that would fill the memory from little."""
+    for info in archive.infolist():
+        if info.file_size > _LARGE and info.file_size > _PACKED * info.compress_size:
+            raise SepNormError(
+                f"its array {info.filename} has {info.file_size / 2**30:.1f} GiB, packed to {info.compress_size / 2**20:.1f} MiB, "
+                "and is not unpacked: save it as .npy."
+            )
 
 
 @contextmanager

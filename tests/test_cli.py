@@ -137,3 +137,11 @@ def test_a_table_of_sites_fits_the_terminal():
         assert "cos cls" in lines[0] and "rank cls" in lines[0] and "train/eval" not in lines[0]
         assert lines[1].startswith("*embeddings.LayerNorm")
     assert "encoder.layer.0.attention.output.LayerNorm" in fitted([header, first, row], 200)[2]
+
+
+def test_values_that_single_precision_cannot_hold_are_diagnosed_and_drawn(run):
+    rows = np.random.default_rng(0).standard_normal((40, 6))
+    rows[3, 2], rows[5, 1] = 1e300, -1e305
+    np.save("large.npy", rows)
+    code, _, err = run("diagnose", "large.npy", "--quiet")
+    assert code == 0, err

@@ -472,3 +472,22 @@ def test_tables_come_back(rows, header):
         pq.write_table(pa.table(dict(zip(names, rows.T, strict=True))), f"{folder}/a.parquet")
         for suffix in ("csv", "parquet"):
             np.testing.assert_array_equal(whole(Path(folder, f"a.{suffix}")).rows.numpy(), rows)
+
+
+def test_an_array_that_is_packed_a_thousand_times_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("sepnorm.files._LARGE", 2**20)
+    np.savez_compressed(tmp_path / "z.npz", cls=np.zeros((3000, 100)))
+    with pytest.raises(
+        SepNormError, match=r"array cls.npy has 0.0 GiB, packed to .* and is not unpacked: save it as .npy"
+    ):
+        list(EmbeddingFile(tmp_path / "z.npz").parts())
+    np.savez(tmp_path / "z.npz", cls=np.zeros((3000, 100)))
+    assert sum(len(part.rows) for part in EmbeddingFile(tmp_path / "z.npz").parts()) == 3000
+
+
+@pytest.mark.parametrize("shape", ["(3,", "(10**9, 10**9)", f"({10**30}, 2)", "(-1, 2)", "(99999999999, 99999)"])
+def test_a_damaged_header_is_one_sentence(tmp_path, shape):
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    (tmp_path / "e.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + bytes(100))
+    with pytest.raises(SepNormError, match=r"is no whole .npy file of embeddings"):
+        list(EmbeddingFile(tmp_path / "e.npy").parts())

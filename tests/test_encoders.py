@@ -454,3 +454,50 @@ def test_weights_that_lack_tensors_are_refused(tmp_path):
         SepNormError, match=r"do not fit its config: \d+ tensors are missing, such as encoder\.layer\.1\.output"
     ):
         open_encoder(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("name", ["../weights.safetensors", "/weights.safetensors", "below/weights.safetensors"])
+def test_weights_outside_of_a_models_folder_are_refused(tmp_path, name):
+    text_model(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").rename(tmp_path / "weights.safetensors")
+    index = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": name}}
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(SepNormError, match="which are not in its folder"):
+        open_encoder(str(tmp_path / "model"))
+
+
+def test_a_tokeniser_with_more_words_than_the_model_is_one_sentence(tmp_path):
+    text_model(tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    words = json.loads(path.read_text())
+    words["model"]["vocab"]["cat"] = 5000
+    path.write_text(json.dumps(words))
+    (tmp_path / "lines.txt").write_text("the cat\na dog\n")
+    with pytest.raises(SepNormError, match=r"cannot be run on this data: IndexError: index out of range"):
+        convert_copy(str(tmp_path / "model"), str(tmp_path / "lines.txt"), tmp_path / "new", "bn+ln", "all")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_model_that_cannot_be_saved_whole_leaves_nothing(tmp_path, monkeypatch):
+    text_model(tmp_path / "model")
+    (tmp_path / "lines.txt").write_text("the cat\na dog\nthe mat\n")
+
+    def full(*args, **options):
+        raise RuntimeError("basic_ios::clear: iostream error")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(SepNormError, match="perhaps for want of room on the disk"):
+        convert_copy(str(tmp_path / "model"), str(tmp_path / "lines.txt"), tmp_path / "new", "bn+ln", "all")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_panic_of_a_library_in_rust_is_one_sentence(tmp_path):
+    """Its error is no Exception."""
+    text_model(tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    words = json.loads(path.read_text())
+    words["post_processor"]["special_tokens"] = {}  # what the template asks for
+    path.write_text(json.dumps(words))
+    (tmp_path / "lines.txt").write_text("the cat\na dog\n")
+    with pytest.raises(SepNormError, match="cannot be run on this data: PanicException"):
+        convert_copy(str(tmp_path / "model"), str(tmp_path / "lines.txt"), tmp_path / "new", "bn+ln", "all")

@@ -129,3 +129,24 @@ def test_a_real_run_leaves_a_model_that_opens(tmp_path):
             again = torch.cat([encoder.encode({"pixel_values": part}).cls for part in pixels.split(256)])
         assert np.allclose(kept, again.numpy(), atol=1e-5)
         assert not (tmp_path / norm / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", "[1]"),
+        ("config.json", "[" * 100_000),
+        ("metrics.json", "{"),
+        ("metrics.json", '{"accuracy": "high"}'),
+        ("metrics.json", "3"),
+        ("losses.json", "[[1]]"),
+        ("losses.json", '[[1, "x"]]'),
+        ("losses.json", None),
+    ],
+)
+def test_a_damaged_run_is_named_with_the_folder_to_remove(tmp_path, name, content):
+    compare(lambda base: Counting(), TINY, arms(), [0], tmp_path)
+    path = tmp_path / "runs" / "ln-seed0" / name
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(SepNormError, match=rf"{name} is damaged: .*Remove the folder .*ln-seed0 to run it again"):
+        compare(lambda base: Counting(), TINY, arms(), [0], tmp_path)

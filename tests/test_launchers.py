@@ -172,3 +172,8 @@ def test_submitit_runs_the_jobs(tmp_path):
     run_jobs(jobs(tmp_path, 2), "submitit cluster=local timeout_min=5")
     processes = {run["process"] for run in metrics(tmp_path, 2)}
     assert len(processes) == 2 and os.getpid() not in processes
+
+
+def test_an_empty_launcher_is_refused(tmp_path):
+    with pytest.raises(SepNormError, match="there is no launcher ''"):
+        run_jobs(jobs(tmp_path), " ")

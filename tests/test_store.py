@@ -154,3 +154,34 @@ def test_a_layer_that_the_user_built_is_saved_too(tmp_path):
     loaded = sepnorm.load(tmp_path, build())
     x = torch.randn(2, 3, 4)
     assert torch.equal(loaded(x), model.eval()(x))
+
+
+def changed(folder, **values):
+    """The first site of a saved model with other values for its [CLS] norm."""
+    description = json.loads((folder / DESCRIPTION).read_text())
+    description["sites"][0]["children"]["cls_norm"] |= values
+    (folder / DESCRIPTION).write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize("values", [{"eps": "small"}, {"eps": -1}, {"momentum": [1]}, {"affine": "yes"}, {"kind": [1]}])
+def test_norms_that_cannot_be_are_refused(saved, values):
+    _, folder = saved
+    changed(folder, **values)
+    with pytest.raises(SepNormError):
+        sepnorm.load(folder)
+
+
+def test_weights_of_another_kind_are_refused(saved):
+    """A byte of the header makes whole numbers of the weights."""
+    _, folder = saved
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content.replace(b'"F32"', b'"I32"', 1))
+    with pytest.raises(SepNormError, match="1 of another shape or kind"):
+        sepnorm.load(folder)
+
+
+def test_a_description_that_is_nested_too_deeply_is_damaged(saved):
+    _, folder = saved
+    (folder / DESCRIPTION).write_text("[" * 100_000)
+    with pytest.raises(SepNormError, match="is damaged"):
+        sepnorm.load(folder)

@@ -13,7 +13,7 @@ Scale = Annotated[str, typer.Option(help="demo (packaged data, minutes), small (
 Copies = Annotated[
     list[str] | None, typer.Option("--data", help="A copy of some data, as cifar10=PATH; repeat for more.")
 ]
-Seeds = Annotated[int | None, typer.Option(help="How many seeds, instead of the study's.", min=1)]
+Seeds = Annotated[int | None, typer.Option(help="How many seeds, instead of the study's.", min=1, max=10_000)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")]
 Launcher = Annotated[str, typer.Option(help="As for compare.")]
 StudyFolder = Annotated[Path | None, typer.Option(help="Folder for runs and pages: by default runs/reproduce-SCALE.")]

