@@ -18,7 +18,7 @@ from sepnorm.images.config import PRESETS
 from sepnorm.probes import whitened
 from sepnorm.studies import published
 from sepnorm.studies.drawing import DRAWERS, lambda_figures, merged_table, part_tables, uniformity_figures
-from sepnorm.studies.estimate import estimate, steps_of
+from sepnorm.studies.estimate import estimate, measure, steps_of
 from sepnorm.studies.plan import SCALES, STUDIES, Part
 from sepnorm.studies.running import configs_of, find_study, parts_of
 
@@ -148,7 +148,28 @@ def test_tables_have_means_intervals_and_paired_differences():
 def test_time_and_size_are_told_before_a_run(tmp_path):
     header, rows = estimate(parts_of(STUDIES["table4"], "demo"), {"width": 16, "heads": 2, "depth": 1}, tmp_path)
     assert header[:5] == ["part", "runs", "finished", "steps a run", "parameters"]
-    assert rows[0][:4] == ["nci", "9", "0", "460"] and all(float(cell.replace(",", "")) > 0 for cell in rows[0][5:])
+    assert rows[0][:4] == ["nci", "9", "0", "368"] and all(float(cell.replace(",", "")) > 0 for cell in rows[0][5:])
+
+
+def test_what_grows_with_the_batch_and_what_does_not_are_told_apart(monkeypatch):
+    """A step of 1 second and a quarter for each sample, by a clock of ours."""
+    clock = [0.0]
+
+    def batch(count: int) -> dict[str, torch.Tensor]:
+        clock[0] += 1 + 0.25 * count
+        return {"x": torch.zeros(count)}
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": (self.weight * x).sum()}
+
+    monkeypatch.setattr("sepnorm.studies.estimate.time.perf_counter", lambda: clock[0])
+    config = PRESETS["paper"].changed({"batch_size": 100, "accumulation": 2})
+    assert measure(Model(), batch, config) == pytest.approx(2 * (1 + 25))
 
 
 def test_whitened_rows_have_no_correlation_and_dead_directions_are_left_out():

@@ -17,11 +17,9 @@ from sepnorm.launchers import places
 from sepnorm.studies.plan import Part
 from sepnorm.studies.running import configs_of
 
-_STEPS, _FEW, _SHORT = (
-    2,
-    4,
-    0.2,
-)  # steps that are measured; samples of each, unless a step of these is so many seconds short
+_STEPS = 2  # that are measured
+_FEW, _SHORT = 4, 0.2  # samples of each, unless a step of these is so many seconds short
+_LEAST = 0.25  # share of a step that grows with its samples, whatever the noise says
 _BYTES = 4  # of a parameter; a checkpoint has three of each: the weight and Adam's two
 Batch = Callable[[int], dict[str, Any]]
 
@@ -65,10 +63,10 @@ def steps_of(config: RunConfig, samples: int) -> int:
 
 
 def measure(model: nn.Module, batch: Batch, config: RunConfig) -> float:
-    """Seconds of a training step, from a few on made-up samples, as many as the config has in proportion."""
+    """Seconds of a training step: measured on made-up samples, or on few and twice as many where all would take long."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model.train().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
     def seconds(count: int, steps: int) -> float:
         begun = _now(device)
@@ -81,9 +79,12 @@ def measure(model: nn.Module, batch: Batch, config: RunConfig) -> float:
 
     count = min(_FEW, config.batch_size)
     seconds(count, 1)  # the first is slower
-    if seconds(count, 1) < _SHORT:
-        count = config.batch_size
-    return seconds(count, _STEPS) * config.batch_size / count * config.accumulation
+    if (short := seconds(count, _STEPS)) < _SHORT or count == config.batch_size:
+        return seconds(config.batch_size, _STEPS) * config.accumulation
+    # a part of a step, such as the optimizer's, does not grow with the samples
+    long = seconds(2 * count, _STEPS)
+    growth = max(long - short, _LEAST * long / 2) / count
+    return (long + growth * (config.batch_size - 2 * count)) * config.accumulation
 
 
 def _now(device: str) -> float:
