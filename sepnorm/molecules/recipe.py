@@ -28,7 +28,7 @@ from sepnorm.training import Report, Trained, train
 
 _BATCH = 128  # molecules encoded at a time
 _WINDOW = 50  # batches that are sorted by size together: enough for little padding, few enough to stay random
-_CALIBRATED, _INSPECTED, _TOKENS = 1024, 512, 4096  # molecules; token vectors kept of the latter
+_CALIBRATED, _INSPECTED, _TOKENS = 4096, 512, 4096  # molecules; token vectors kept of the latter
 _GROUPS = 5  # colours of a map for numbers
 
 
@@ -42,7 +42,7 @@ class MoleculeRecipe:
     def run(self, config: MoleculeConfig, folder: Path, report: Report | None = None) -> Outcome:
         """Trains, measures on validation and test molecules, in the units of the targets, and looks inside."""
         model, trained = self.train(config, folder, report)
-        if isinstance(model, MaskedModel) and "bn" in config.norm:
+        if "bn" in config.norm:
             self.recalibrate(model)
         metrics, embeddings, arrays = self.measure(model)
         metrics |= {"loss": trained.losses[-1][1], "molecules_per_second": trained.rate}
@@ -93,7 +93,7 @@ class MoleculeRecipe:
         return collate([molecules.graphs[row] for row in rows], model.settings.max_hops)
 
     def recalibrate(self, model: MoleculeModel) -> None:
-        """Statistics learnt on molecules with hidden atoms, measured anew on whole ones."""
+        """Statistics of whole molecules, and of more than the last few batches, of which running averages are."""
         some = self.data.train.take(evenly(len(self.data.train), _CALIBRATED).tolist())
         parts = [rows for rows in buckets(some.sizes, _BATCH) if len(rows) > 1]
         calibrate(model.graphormer, [self._batch(model, some, rows) for rows in parts])

@@ -96,6 +96,22 @@ def test_batches_are_of_all_sizes_unless_it_is_asked_for_and_never_for_batch_nor
             config.changed({"similar_sizes": True, "norm": norm})
 
 
+@pytest.mark.parametrize(("norm", "task"), [("bn+ln", "supervised"), ("bn", "pretrain"), ("ln", "supervised")])
+def test_batch_statistics_are_measured_on_all_training_molecules_after_training(tmp_path, norm, task):
+    recipe = made_up()
+    kept = []
+    measure = recipe.measure
+    recipe.measure = lambda model: kept.append(model) or measure(model)  # type: ignore[method-assign]
+    recipe.run(TINY.changed({"norm": norm, "task": task, "threads": 1}), tmp_path)
+    found = [m for m in kept[0].graphormer.modules() if isinstance(m, torch.nn.BatchNorm1d)]
+    assert len(found) == (norm != "ln")
+    for layer in found:
+        assert layer.num_batches_tracked > 0
+        before = layer.running_mean.clone(), layer.running_var.clone()
+        recipe.recalibrate(kept[0])
+        assert torch.allclose(before[0], layer.running_mean, atol=1e-6) and torch.allclose(before[1], layer.running_var)
+
+
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_what_is_hidden_is_not_in_the_batch_and_is_asked_for(weight):
     graphs = molecules(20).graphs
