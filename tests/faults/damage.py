@@ -179,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=200, help="cases that get a process of their own")
+    parser.add_argument("--processes", type=int, default=150, help="cases that get a process of their own")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--only", type=int, help="the number of one case")
     asked = parser.parse_args()

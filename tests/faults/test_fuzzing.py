@@ -181,6 +181,13 @@ def test_bad_arguments_are_value_or_type_errors(name):
     call()
 
 
+@pytest.mark.xfail(strict=True, reason="sepnorm.feed.run tells TypeErrors of a model only")
+@pytest.mark.parametrize("batch", [torch.randn(4, 5), {"input_ids": torch.full((4, 5), 999)}])
+def test_a_batch_that_a_model_cannot_take_is_named(batch):
+    with pytest.raises(SepNormError):
+        sepnorm.calibrate(converted(), [batch, batch])
+
+
 # ---- settings -----------------------------------------------------------------------------------------------------------
 
 

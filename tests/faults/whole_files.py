@@ -55,7 +55,7 @@ def _embed(kind: str, model: str, data: str, damaged: str | None = None, share: 
     return Example(kind, (model, data), (damaged or data,), words, share)
 
 
-def _diagnose(kind: str, data: str, share: int = 30) -> Example:
+def _diagnose(kind: str, data: str, share: int = 20) -> Example:
     return Example(kind, (data,), (data,), ("diagnose", data, "--out", "out"), share)
 
 
@@ -140,7 +140,7 @@ EXAMPLES: list[Example] = [
         )
         for kind in (".txt", ".jsonl", ".parquet", ".tar")
     ),
-    Example("folder of a comparison", ("compared", "pictures"), ("compared/runs/*/*",), tuple(COMPARE), 12, "compared"),
+    Example("folder of a comparison", ("compared", "pictures"), ("compared/runs/*/*",), tuple(COMPARE), 8, "compared"),
     Example(
         "folder of a run",
         ("run", "pictures"),

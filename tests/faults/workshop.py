@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from whole_files import command, copy
 LIMIT = 60  # seconds that a case may compute
 PATIENCE = 900  # seconds that it may take, on a machine that others use too
 MEMORY = 2**30  # bytes that a case may take beyond those of the libraries
-LIFE = 400  # cases after which a worker makes room for a new one
+LIFE = 2000  # cases after which a worker makes room for a new one
 _CACHES = (".cache", ".ses")  # of onnxscript and ONNX Runtime
 #: What may be said of a case; the first two are as it should be.
 VERDICTS = ("refused", "accepted", "traceback", "unclear", "hang", "crash", "touched", "lost")
@@ -145,7 +146,8 @@ def _serve(pipe: Connection, make: Callable[[int], Case], whole: Path, place: Pa
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + LIMIT, resource.RLIM_INFINITY))
         ear.listening = True
         try:
-            code = command(words)
+            with warnings.catch_warnings():  # what a command changes there ends with its process
+                code = command(words)
         except BaseException:
             code = 1
             traceback.print_exc()
