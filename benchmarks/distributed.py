@@ -3,10 +3,11 @@
     python benchmarks/distributed.py [--processes 2] [--rounds 5] [--steps 10] [--preset small]
 
 Processes on this machine, joined by gloo, one thread each, train the masked autoencoder of an image preset under
-DistributedDataParallel, each on its part of the batch. Three models take turns in random order, the same in every process:
-shared ``ln``; ``bn+ln`` at all sites with statistics of all processes, as it is; and the same with ``sync`` off. A round's
-figure is the median over its steps of time on the wall, since waiting for each other is what is measured. Printed are medians
-over the rounds, and in brackets the lowest and highest of the rounds' ratios.
+DistributedDataParallel, each on its part of the batch. Five models take turns in random order, the same in every process:
+shared ``ln``; ``bn+ln`` at the last norm, which is the preset's own choice, and at all sites, each with statistics of all
+processes, as it is, and with ``sync`` off. A round's figure is the median over its steps of time on the wall, since waiting
+for each other is what is measured. Printed are medians over the rounds, and in brackets the lowest and highest of the rounds'
+ratios.
 
 Beside it stands what is exchanged for statistics in a step: for each batch norm, a sum, a sum of squares and a count forward,
 and two sums backward, in double precision: 8 * (2 * width + 1) + 8 * 2 * width bytes.
@@ -33,7 +34,13 @@ from sepnorm.images.config import PRESETS, ImageConfig
 from sepnorm.images.model import MaskedAutoencoder
 from sepnorm.layer import TokenNorm
 
-CONTENDERS = {"ln": ("ln", True), "bn+ln": ("bn+ln", True), "bn+ln, each process for itself": ("bn+ln", False)}
+SITES = ("final", "all")
+ALONE = ", each process for itself"
+CONTENDERS = {"ln": ({"norm": "ln"}, True)} | {
+    f"bn+ln@{sites}{'' if sync else ALONE}": ({"norm": "bn+ln", "sites": sites}, sync)
+    for sites in SITES
+    for sync in (True, False)
+}
 
 
 def training_step(config: ImageConfig, sync: bool, images: int) -> Callable[[], None]:
@@ -41,7 +48,7 @@ def training_step(config: ImageConfig, sync: bool, images: int) -> Callable[[], 
     for module in model.modules():
         if isinstance(module, TokenNorm):
             module.sync = sync
-    wrapped = DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters=True)
+    wrapped = DistributedDataParallel(model, broadcast_buffers=False)
     pixels = torch.randn(images, config.channels, config.image_size, config.image_size)
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, fused=True)
@@ -63,10 +70,8 @@ def worker(rank: int, args: argparse.Namespace, port: int) -> None:
     rounds: list[dict[str, float]] = []
     for _ in range(args.rounds):
         runs = {
-            name: training_step(
-                preset.changed({"norm": norm, "sites": "all"}), sync, preset.batch_size // args.processes
-            )
-            for name, (norm, sync) in CONTENDERS.items()
+            name: training_step(preset.changed(changes), sync, preset.batch_size // args.processes)
+            for name, (changes, sync) in CONTENDERS.items()
         }
         times: dict[str, list[float]] = {name: [] for name in runs}
         for run in runs.values():
@@ -79,27 +84,31 @@ def worker(rank: int, args: argparse.Namespace, port: int) -> None:
                 times[name].append(time.perf_counter() - start)
         rounds.append({name: statistics.median(values) for name, values in times.items()})
     if rank == 0:
-        show(rounds, preset.changed({"norm": "bn+ln", "sites": "all"}), args)
+        show(rounds, preset, args)
     dist.destroy_process_group()
 
 
 def show(rounds: list[dict[str, float]], config: ImageConfig, args: argparse.Namespace) -> None:
     print(f"torch {torch.__version__}, {args.processes} processes, preset {args.preset}, batch {config.batch_size}\n")
     print("| norms | ms a step | time / each for itself | time / `ln` |\n|---|---|---|---|")
-    alone = list(CONTENDERS)[-1]
     for name in CONTENDERS:
         cells = [name, f"{1e3 * statistics.median(found[name] for found in rounds):.1f}"]
-        for base in (alone, "ln"):
+        for base in (f"{name}{ALONE}", "ln"):
+            if base not in CONTENDERS:
+                cells.append("")
+                continue
             ratios = [found[name] / found[base] for found in rounds]
             cells.append(f"{statistics.median(ratios):.3f} ({min(ratios):.2f} to {max(ratios):.2f})")
         print(f"| {' | '.join(cells)} |")
-    model = MaskedAutoencoder(config)
-    sites = sum(isinstance(module, TokenNorm) for module in model.modules())
-    gradients = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
-    exchanged = sites * (8 * (2 * config.width + 1) + 8 * 2 * config.width)
-    print(
-        f"\n{sites} sites of width {config.width}: {exchanged:,} bytes of statistics a step, {gradients:,} of gradients"
-    )
+    print()
+    for where in SITES:
+        model = MaskedAutoencoder(config.changed({"norm": "bn+ln", "sites": where}))
+        count = sum(isinstance(module, TokenNorm) for module in model.modules())
+        gradients = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
+        exchanged = count * (8 * (2 * config.width + 1) + 8 * 2 * config.width)
+        print(
+            f"bn+ln@{where}, {count} of width {config.width}: {exchanged:,} bytes of statistics, {gradients:,} of gradients"
+        )
 
 
 def main() -> None:

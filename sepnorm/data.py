@@ -9,9 +9,12 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
+import logging
 import lzma
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -28,6 +31,7 @@ _TEXT_NAMES = ("text", "sentence", "sentence1", "content", "smiles")
 _IMAGE_NAMES = ("image", "img", "images", "picture", "jpg", "jpeg", "png", "webp")
 _LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 _MOST_CORRUPT = 0.1  # share of images that may be unreadable
+_LONGEST = 10**7  # characters of a line
 
 
 class Record(NamedTuple):
@@ -168,28 +172,62 @@ def suffix_of(path: Path) -> str:
     return Path(path.stem).suffix.lower() if path.suffix.lower() in _OPENERS else path.suffix.lower()
 
 
-def text_lines(path: Path) -> Iterator[str]:
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A text file, packed or not."""
     if not path.is_file():
         raise SepNormError(f"there is no file {path}.")
     opener = _OPENERS.get(path.suffix.lower(), open)
     try:
         with opener(path, "rt", encoding="utf-8-sig") as file:
-            yield from file
+            yield file
     except (UnicodeDecodeError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         raise SepNormError(f"{path} cannot be read as text in UTF-8: {error}.") from error
 
 
-def rows_of(source: str, split: str) -> Iterator[dict[str, Any]]:
-    """The rows of a table or of a ``datasets`` name, through ``datasets``, as a stream."""
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, packed or not."""
+    with _opened(path) as file:
+        while line := file.readline(_LONGEST + 1):
+            if len(line) > _LONGEST:
+                raise SepNormError(f"{path} has a line of more than {_LONGEST:,} characters: put one text in a line.")
+            yield line
+
+
+def json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON file, one in a line or all in one list. (At some that are none, pyarrow ends the process.)"""
+    with _opened(path) as file:
+        while (start := file.read(1)).isspace():
+            pass
+        rows = json.loads(start + file.read()) if start == "[" else None
+    if rows is None:
+        rows = (json.loads(line) for line in text_lines(path) if line.strip())
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise SepNormError(f"row {number} of {path} is no object with names and values, but {type(row).__name__}.")
+        yield row
+
+
+def quiet_datasets() -> Any:
+    """The library, without bars and lines of its own: what goes wrong is raised too, and told by us."""
     import datasets
 
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    return datasets
+
+
+def rows_of(source: str, split: str) -> Iterator[dict[str, Any]]:
+    """The rows of a table or of a ``datasets`` name, through ``datasets``, as a stream."""
+    datasets = quiet_datasets()
     path = Path(source)
     kind = suffix_of(path)
-    datasets.disable_progress_bars()
     try:
-        if kind in TABLES and path.is_file():
-            if path.stat().st_size == 0:
-                raise SepNormError(f"{source} is empty.")
+        if path.is_file() and path.stat().st_size == 0:
+            raise SepNormError(f"{source} is empty.")
+        if TABLES.get(kind) == "json" and path.is_file():
+            rows = json_rows(path)
+        elif kind in TABLES and path.is_file():
             options = _OPTIONS.get(kind, {})
             rows = datasets.load_dataset(TABLES[kind], data_files=str(path), split="train", streaming=True, **options)
         elif kind in TABLES:

@@ -88,7 +88,7 @@ class Encoder:
             return Encoded(hidden[:, 0], hidden[:, prefix:], torch.ones(hidden[:, prefix:].shape[:2], dtype=torch.bool))
         if getattr(getattr(model, "config", None), "mask_ratio", None) == 0 and "noise" not in batch:
             batch = batch | {"noise": in_order(model.base_model, len(batch["pixel_values"]))}
-        output = feed.run(model.base_model if is_transformers(model) else model, batch)
+        output = feed.call(model.base_model if is_transformers(model) else model, batch)
         hidden = output["token_embeddings"] if "token_embeddings" in output else output["last_hidden_state"]
         mask = batch.get("attention_mask")
         keep = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()

@@ -8,6 +8,7 @@ A run's folder holds ``config.json``, ``environment.json``, checkpoints while it
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import shutil
@@ -207,6 +208,8 @@ def using_threads(config: RunConfig) -> Iterator[None]:
     """As many threads as a config asks for, for the time being."""
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)
+    if config.threads:  # accelerate sets the threads of several processes anew where this variable is missing
+        os.environ["OMP_NUM_THREADS"] = str(config.threads)
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, one_line
 
 Batch = Any
 
@@ -22,6 +22,19 @@ def run(model: nn.Module, batch: Batch) -> Any:
     a ``DataLoader`` makes of (input, label) pairs, is represented by its first item. A list of sentences goes
     through the tokeniser of a ``SentenceTransformer``.
     """
+    try:
+        return call(model, batch)
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, IndexError, RuntimeError) as error:
+        raise SepNormError(
+            f"{type(model).__name__} could not be called with this batch ({_shape(batch)}): {one_line(error)}. A mapping is given "
+            "as keyword arguments, a tuple as positional arguments, a tensor as the only one."
+        ) from error
+
+
+def call(model: nn.Module, batch: Batch) -> Any:
+    """The same for batches of our own making: what the model raises is left as it is."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if isinstance(batch, str) or (isinstance(batch, list | tuple) and batch and isinstance(batch[0], str)):
         batch = (_tokenised(model, [batch] if isinstance(batch, str) else list(batch)),)
@@ -34,13 +47,7 @@ def run(model: nn.Module, batch: Batch) -> Any:
     if isinstance(batch, Mapping) and _takes_features(model):
         batch = (dict(batch),)
     batch = _to(batch, device)
-    try:
-        return model(**batch) if isinstance(batch, Mapping) else model(*batch)
-    except TypeError as error:
-        raise SepNormError(
-            f"{type(model).__name__} could not be called with this batch ({_shape(batch)}): {error}. A mapping is given as "
-            "keyword arguments, a tuple as positional arguments, a tensor as the only one."
-        ) from error
+    return model(**batch) if isinstance(batch, Mapping) else model(*batch)
 
 
 def batches(data: Iterable[Batch] | Batch) -> Iterator[Batch]:

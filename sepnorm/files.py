@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import lzma
 import os
@@ -43,6 +44,13 @@ def write_whole(path: Path, write: Callable[[str], Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Text to a file, whole or not at all."""
     write_whole(path, lambda scratch: Path(scratch).write_text(text, encoding="utf-8"))
+
+
+def settle(path: Path) -> str:
+    """Waits until a file is on the disk, and gives its checksum."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -16,6 +17,7 @@ from sepnorm.domains import open_domain
 from sepnorm.embedding import make_folder
 from sepnorm.errors import InterruptedRunError, SepNormError
 from sepnorm.experiment import finished, perform, slug
+from sepnorm.files import locked
 from sepnorm.processes import rank
 from sepnorm.training import Report, last_checkpoint
 
@@ -93,14 +95,19 @@ def pretrain(
                 str(error).replace("the same command goes", "--resume makes the same command go")
             ) from None
         except SepNormError:
-            if (
-                rank() == 0 and not begun and last_checkpoint(folder / "checkpoints") is None
-            ):  # it never ran: leave nothing to resume
-                for name in ("config.json", "environment.json"):
-                    (folder / name).unlink(missing_ok=True)
-                shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            if rank() == 0 and not begun:
+                with suppress(SepNormError), locked(folder):  # unless another process has begun it in the meantime
+                    _clear_unbegun(folder)
             raise
     if rank():
         return None
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     return Run(domain, folder, config, metrics, before)
+
+
+def _clear_unbegun(folder: Path) -> None:
+    """Leaves nothing to resume of a run that never came to a checkpoint."""
+    if last_checkpoint(folder / "checkpoints") is None:
+        for name in ("config.json", "environment.json"):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_PARTED: list[Any] = []  # groups of processes that have nothing to do with each other any more
+
 
 def many() -> bool:
     """Whether several processes train together."""
@@ -44,6 +46,9 @@ def part() -> None:
     """After this, processes have nothing to do with each other any more."""
     if many():
         dist.barrier()
+        # Kept, since DistributedDataParallel must not have the last of it: freed from there, its threads wait for the
+        # interpreter, which waits for them.
+        _PARTED.append(dist.group.WORLD)
         dist.destroy_process_group()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sepnorm.data import IMAGES, TABLES, TEXT, suffix_of
+from sepnorm.data import IMAGES, TABLES, TEXT, json_rows, quiet_datasets, suffix_of
 from sepnorm.errors import SepNormError
 from sepnorm.feed import evenly
 from sepnorm.processes import rank, world
@@ -34,9 +34,7 @@ def open_rows(source: str, split: str = "train") -> Any:
 
     Images are not decoded.
     """
-    import datasets
-
-    datasets.disable_progress_bars()
+    datasets = quiet_datasets()
     path = Path(source)
     try:
         if path.is_dir() and (images := sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGES)):
@@ -45,6 +43,8 @@ def open_rows(source: str, split: str = "train") -> Any:
             return datasets.IterableDataset.from_generator(_image_rows, gen_kwargs={"parts": parts})
         if path.exists() or glob.has_magic(source):
             kind, files = _shards(source)
+            if TABLES.get(kind) == "json":
+                return datasets.IterableDataset.from_generator(_objects, gen_kwargs={"files": files})
             options = _OPTIONS.get(kind, {})
             rows = datasets.load_dataset(KINDS[kind], data_files=files, split="train", streaming=True, **options)
         else:
@@ -78,6 +78,11 @@ def _image_rows(parts: list[list[str]]) -> Iterator[dict[str, Any]]:
     for part in parts:
         for file in part:
             yield {"image": {"path": file, "bytes": None}, "label": Path(file).parent.name}
+
+
+def _objects(files: list[str]) -> Iterator[dict[str, Any]]:
+    for file in files:
+        yield from json_rows(Path(file))
 
 
 class Stream:

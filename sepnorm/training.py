@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import pickle
+import re
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +18,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from sepnorm.errors import InterruptedRunError, OthersDoneError
+from sepnorm.errors import InterruptedRunError, OthersDoneError, SepNormError, one_line
+from sepnorm.files import settle, write_text
 from sepnorm.guarding import Guard
 from sepnorm.interruptions import lost_processes, on_interrupt
 from sepnorm.processes import many, meet, part, rank, total, world
@@ -25,6 +29,7 @@ from sepnorm.steps import Steps
 Report = Callable[[int, int, float, float], None]
 logger = logging.getLogger("sepnorm")
 _COMPLETE = "complete"  # a file in a checkpoint that was written to its end
+_KEPT = 2  # checkpoints of a run
 
 
 class Kept(Protocol):
@@ -66,7 +71,13 @@ def train(
             each.take_up(last)
     watch.begin()
     with on_interrupt(watch.stop), lost_processes(folder):
-        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        try:
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        except pickle.UnpicklingError as error:
+            raise SepNormError(
+                f"{last} holds more than numbers, and is not unpickled: {one_line(error)}. Remove that folder to go on from "
+                "the checkpoint before it."
+            ) from error
         part()
     if rank():
         raise OthersDoneError
@@ -81,19 +92,25 @@ def train(
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint that is whole; one that was cut short is passed over, which is said."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
-    for path in found:
+    for path in _checkpoints(folder):
         if _is_whole(path):
             return path
-        logger.warning("%s was cut short and is passed over: the run goes on from the one before it.", path)
+        logger.warning("%s is cut short or damaged and is passed over: the run goes on from the one before it.", path)
     return None
 
 
+def _checkpoints(folder: Path) -> list[Path]:
+    """By their steps, the newest first: dates depend on a clock that may be set."""
+    named = {path: re.fullmatch(r"checkpoint-(\d+)", path.name) for path in folder.glob("checkpoint-*")}
+    steps = {path: int(match[1]) for path, match in named.items() if match}
+    return sorted(steps, key=lambda path: steps[path], reverse=True)
+
+
 def _is_whole(checkpoint: Path) -> bool:
-    """Whether every file is there with the size that was noted when the checkpoint was written to its end."""
+    """Whether every file is there as it was when the checkpoint was written to its end."""
     try:
-        sizes = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8"))["sizes"]
-        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
+        sums = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8"))["checksums"]
+        return all(settle(checkpoint / name) == checksum for name, checksum in sums.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -124,7 +141,6 @@ def _trainer(
         seed=config.seed,
         save_strategy="steps",
         save_steps=every,
-        save_total_limit=2,
         logging_strategy="no",
         report_to=[],
         disable_tqdm=True,
@@ -237,9 +253,13 @@ class _Watch:
                 if state.is_world_process_zero:
                     if watch.watcher is not None:
                         watch.watcher.save(folder)
-                    sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
-                    kept = {"losses": watch.losses, "seconds": watch.seconds, "pending": watch._pending, "sizes": sizes}
-                    (folder / _COMPLETE).write_text(json.dumps(kept), encoding="utf-8")
+                    (folder / _COMPLETE).unlink(missing_ok=True)  # of an earlier time at this step
+                    files = sorted(path for path in folder.rglob("*") if path.is_file())
+                    sums = {str(path.relative_to(folder)): settle(path) for path in files}
+                    kept = {"losses": watch.losses, "seconds": watch.seconds, "pending": watch._pending}
+                    write_text(folder / _COMPLETE, json.dumps(kept | {"checksums": sums}))
+                    for path in [path for path in _checkpoints(folder.parent) if path != folder][_KEPT - 1 :]:
+                        shutil.rmtree(path, ignore_errors=True)
 
         return Callback()
 

@@ -18,26 +18,38 @@ FLAGS = (
 
 
 @contextmanager
-def opened(page: Path, profile: Path, width: int, height: int, dark: bool = False) -> Iterator[Any]:
-    """A driver of selenium with the page loaded at a size; no request may leave the machine."""
+def started(profile: Path) -> Iterator[Any]:
+    """A driver of selenium."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    for flag in [*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]:
+    for flag in [*FLAGS, f"--user-data-dir={profile}"]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        driver.get(page.resolve().as_uri())
         yield driver
     finally:
         driver.quit()
+
+
+def show(driver: Any, page: Path, width: int, height: int, dark: bool = False) -> None:
+    """Loads a page at a size."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    driver.get(page.resolve().as_uri())
+
+
+@contextmanager
+def opened(page: Path, profile: Path, width: int, height: int, dark: bool = False) -> Iterator[Any]:
+    """A driver of selenium with the page loaded at a size."""
+    with started(profile) as driver:
+        show(driver, page, width, height, dark)
+        yield driver
 
 
 def requests(driver: Any) -> list[str]:
@@ -53,12 +65,14 @@ def console_errors(driver: Any) -> list[str]:
     return [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
 
-def check_page(page: Path, profile: Path, figures: int) -> None:
-    """What holds for every page of ours: drawn, quiet, self-contained, the verdict in sight, nothing too wide."""
+@contextmanager
+def checked_page(page: Path, profile: Path, figures: int) -> Iterator[Any]:
+    """A driver with a page of ours: drawn, quiet, self-contained, the verdict in sight, nothing too wide."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    for width, height, dark in ((1280, 800, False), (390, 844, False), (1280, 800, True)):
-        with opened(page, profile / f"{width}-{dark}", width, height, dark) as driver:
+    with started(profile) as driver:
+        for width, height, dark in ((1280, 800, False), (390, 844, False), (1280, 800, True)):
+            show(driver, page, width, height, dark)
             drawn = (
                 "return document.querySelectorAll('.plot .main-svg').length && [...document.querySelectorAll('.plot')]"
             )
@@ -79,6 +93,8 @@ def check_page(page: Path, profile: Path, figures: int) -> None:
             assert not wide, wide
             ground = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
             assert (ground != "rgb(255, 255, 255)") == dark
+        show(driver, page, 1280, 800)
+        yield driver
 
 
 def hover_text(driver: Any, plot: str) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # two workers share the cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from collections.abc import Callable

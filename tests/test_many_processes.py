@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -175,30 +176,41 @@ def test_torchrun_runs_the_command_and_only_the_first_process_writes_and_speaks(
     assert (tmp_path / "run" / "metrics.json").is_file()
 
 
-def test_where_a_process_is_killed_the_others_say_so_and_the_run_goes_on(tmp_path):
-    """The one that is killed is the second; torchrun itself would end the first before it can speak, so both are started here."""
+def test_processes_that_are_interrupted_or_killed_say_so_and_the_run_goes_on(tmp_path):
+    """What is done to the second is said by the first, which torchrun would end before it can speak: so both are started here."""
     settings = IMAGES | {"threads": 1, "checkpoints": 30}
     words = ["pretrain", "images", "--norm", "bn+ln@all", "--max-steps", "400", "--out", "run", "--resume"]
     words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    checkpoints = tmp_path / "run" / "checkpoints"
 
-    def start(rank: int, port: int) -> subprocess.Popen:
-        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = os.environ | {key: str(value) for key, value in names.items()}
-        command = [sys.executable, "-m", "sepnorm", *words]
-        return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    def start() -> list[subprocess.Popen]:
+        names = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        started = []
+        for rank in (0, 1):
+            own = {key: str(value) for key, value in (names | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+            command = [sys.executable, "-m", "sepnorm", *words]
+            started.append(
+                subprocess.Popen(command, cwd=tmp_path, env=os.environ | own, stderr=subprocess.PIPE, text=True)
+            )
+        return started
 
-    port = free_port()
-    first, second = start(0, port), start(1, port)
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "run" / "checkpoints").glob("checkpoint-*/complete")):
-        assert time.monotonic() < deadline and first.poll() is None, first.communicate()[1]
-        time.sleep(0.05)
-    second.kill()
-    said = first.communicate(timeout=120)[1]
-    second.wait()
-    assert first.returncode not in (0, None) and "Traceback" not in said
-    assert "another process of this run is gone" in said and "--resume" in said
-    port = free_port()
-    first, second = start(0, port), start(1, port)
+    def said_after(number: signal.Signals) -> tuple[int, str]:
+        before = set(checkpoints.glob("checkpoint-*/complete"))
+        first, second = start()
+        deadline = time.monotonic() + 120
+        while not set(checkpoints.glob("checkpoint-*/complete")) - before:
+            assert time.monotonic() < deadline and first.poll() is None, first.communicate()[1]
+            time.sleep(0.05)
+        second.send_signal(number)
+        said = first.communicate(timeout=120)[1]
+        second.communicate(timeout=120)
+        assert "Traceback" not in said
+        return first.returncode, said
+
+    code, said = said_after(signal.SIGINT)
+    assert code == 130 and "was stopped at step" in said and "--resume" in said
+    code, said = said_after(signal.SIGKILL)
+    assert code not in (0, None) and "another process of this run is gone" in said and "--resume" in said
+    first, second = start()
     assert first.wait(timeout=200) == 0 and second.wait(timeout=200) == 0, first.communicate()[1]
     assert (tmp_path / "run" / "metrics.json").is_file()

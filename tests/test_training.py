@@ -85,7 +85,7 @@ def test_a_checkpoint_cut_short_is_passed_over_and_the_one_before_is_used(recipe
     weights_file.write_bytes(weights_file.read_bytes()[:-100])
     (part / "checkpoint-30").mkdir()  # killed before it was written
     assert last_checkpoint(part) == part / "checkpoint-18"
-    assert "checkpoint-24 was cut short" in caplog.text and "checkpoint-30 was cut short" in caplog.text
+    assert "checkpoint-24 is cut short" in caplog.text and "checkpoint-30 is cut short" in caplog.text
     resumed, _ = recipe.pretrain(BN, part)
     assert same(weights(whole), weights(resumed))
     assert last_checkpoint(tmp_path / "nowhere") is None

@@ -495,7 +495,7 @@ def _(here: Here) -> str:
     return here.run(*IMAGES, "--out", "run")
 
 
-@case("was cut short and is passed over")
+@case("is cut short or damaged and is passed over")
 def _(here: Here) -> str:
     with pytest.raises(SepNormError):
         begun(here)

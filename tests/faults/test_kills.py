@@ -119,16 +119,7 @@ def holder(folder: Path, config: str) -> subprocess.Popen[str]:
     return other
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "before",
-        pytest.param(
-            "meanwhile",
-            marks=pytest.mark.xfail(strict=True, reason="pretraining.pretrain removes what the other process began"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
 def test_a_run_that_another_process_has_begun_is_left_alone(whole, tmp_path, monkeypatch, moment):
     """Also where it is begun while this one reads its data."""
     from sepnorm.images.recipe import ImageRecipe
@@ -165,10 +156,6 @@ def test_a_clock_that_runs_backwards_changes_nothing(whole, tmp_path, monkeypatc
     assert outcome(Path("run")) == outcome(whole / "run")
 
 
-_BY_DATE = pytest.mark.xfail(strict=True, reason="transformers keeps the checkpoints with the latest dates, not steps")
-
-
-@_BY_DATE
 def test_a_clock_that_jumps_back_loses_no_checkpoint(whole, tmp_path, monkeypatch):
     """Files of before the jump look newer than those of after it."""
     copy(whole, ["pictures", "begun"], tmp_path)
@@ -179,7 +166,6 @@ def test_a_clock_that_jumps_back_loses_no_checkpoint(whole, tmp_path, monkeypatc
     assert outcome(Path("begun")) == outcome(whole / "run")
 
 
-@_BY_DATE
 def test_checkpoints_are_kept_by_their_step_and_not_by_their_date(run, whole, tmp_path, monkeypatch):
     """A run that is stopped after a jump of the clock has its newest checkpoints."""
     copy(whole, ["pictures"], tmp_path)
@@ -200,7 +186,6 @@ def test_checkpoints_are_kept_by_their_step_and_not_by_their_date(run, whole, tm
     assert run(*RUN_IMAGES, "--max-steps", "8", "--set", "checkpoints=7", "--out", "run", "--resume")[0] == 0
 
 
-@pytest.mark.xfail(strict=True, reason="training.last_checkpoint takes the end of every such name for a number")
 def test_a_copy_beside_the_checkpoints_is_none_of_them(tmp_path):
     (tmp_path / "checkpoint-3-copy").mkdir()
     assert last_checkpoint(tmp_path) is None

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 import torch
-from browser import CHROMIUM, DRIVER, MISSING, check_page, console_errors, hover_text, opened, requests
+from browser import CHROMIUM, DRIVER, MISSING, checked_page, console_errors, hover_text, opened, requests
 from models import bert, sentences
 
 from sepnorm.diagnosis import Points
@@ -99,8 +99,7 @@ def test_only_what_is_decided_is_marked(tmp_path):
 def test_the_page_of_three_arms_in_a_browser(tmp_path):
     found = with_details(comparison(tmp_path))
     page = write_comparison(tmp_path / "report.html", "A <comparison>", found, [reconstructions])
-    check_page(page, tmp_path, figures=14)
-    with opened(page, tmp_path / "hover", 1280, 800) as driver:
+    with checked_page(page, tmp_path, figures=14) as driver:
         assert driver.title == "A <comparison>"
         assert "ln, seed 1" in hover_text(driver, "figure-1")
         assert "encoder.layer" in hover_text(driver, "figure-8")
@@ -136,8 +135,7 @@ def test_the_page_of_three_arms_in_a_browser(tmp_path):
 @needs_browser
 def test_the_page_of_a_lambda_sweep_in_a_browser(tmp_path):
     page = write_comparison(tmp_path / "report.html", "A sweep", comparison(tmp_path, SWEEP))
-    check_page(page, tmp_path, figures=15)  # as above for six arms, without layers, and two targets
-    with opened(page, tmp_path / "sweep", 1280, 800) as driver:
+    with checked_page(page, tmp_path, figures=15) as driver:  # as above for six arms, without layers, and two targets
         captions = [box.text for box in driver.find_elements("css selector", "figcaption")]
         assert captions[2:4] == [
             "[CLS] linear against lambda on [CLS]",
@@ -151,8 +149,7 @@ def test_the_page_of_a_lambda_sweep_in_a_browser(tmp_path):
 @needs_browser
 def test_the_page_of_data_without_labels_in_a_browser(tmp_path):
     page = write_comparison(tmp_path / "report.html", "No labels", comparison(tmp_path, SWEEP, labels=False))
-    check_page(page, tmp_path, figures=17)  # two measures against lambda rather than one
-    with opened(page, tmp_path / "bare", 1280, 800) as driver:
+    with checked_page(page, tmp_path, figures=17) as driver:  # two measures against lambda rather than one
         assert "The data have no labels" in driver.find_element("css selector", ".verdict").text
         captions = [box.text for box in driver.find_elements("css selector", "figcaption")]
         assert captions[1].startswith("Uniformity against [CLS] effective rank")

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from browser import CHROMIUM, DRIVER, MISSING, check_page, hover_text, opened
+from browser import CHROMIUM, DRIVER, MISSING, checked_page, hover_text
 from models import bert, sentences
 
 from sepnorm.diagnosis import Diagnosis, Points, diagnose
@@ -43,8 +43,7 @@ def of_model() -> Diagnosis:
 @needs_browser
 def test_the_page_of_a_model_in_a_browser(tmp_path):
     page = write_diagnosis(tmp_path / "report.html", [of_model()])
-    check_page(page, tmp_path, figures=8)
-    with opened(page, tmp_path / "hover", 1280, 800) as driver:
+    with checked_page(page, tmp_path, figures=8) as driver:
         assert re.search(r"sentence \d+ </script>", hover_text(driver, "figure-7"))
         assert "encoder.layer" in hover_text(driver, "figure-3")
         driver.execute_script("window.scrollTo(0, 0)")
@@ -55,8 +54,7 @@ def test_the_page_of_a_model_in_a_browser(tmp_path):
 def test_the_page_of_two_files_in_a_browser(tmp_path, cloud_file):
     found = [diagnose(cloud_file("wide.npz")), diagnose(cloud_file("narrow.npz", 0.01, 1.0))]
     page = write_diagnosis(tmp_path / "report.html", found)
-    check_page(page, tmp_path, figures=5)
-    with opened(page, tmp_path / "hover", 1280, 800) as driver:
+    with checked_page(page, tmp_path, figures=5) as driver:
         assert "row" in hover_text(driver, "figure-3")
         assert driver.execute_script("return document.getElementById('figure-3').data.map(t => t.name)") == [
             "&lt;b&gt;bird&lt;/b&gt;",
