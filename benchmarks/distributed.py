@@ -33,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sepnorm.images.config import PRESETS, ImageConfig
 from sepnorm.images.model import MaskedAutoencoder
 from sepnorm.layer import TokenNorm
+from sepnorm.processes import part
 
 SITES = ("final", "all")
 ALONE = ", each process for itself"
@@ -85,7 +86,7 @@ def worker(rank: int, args: argparse.Namespace, port: int) -> None:
         rounds.append({name: statistics.median(values) for name, values in times.items()})
     if rank == 0:
         show(rounds, preset, args)
-    dist.destroy_process_group()
+    part()
 
 
 def show(rounds: list[dict[str, float]], config: ImageConfig, args: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from sepnorm import SepNormError
 from sepnorm.losses import info_nce, uniformity_loss
+from sepnorm.processes import part
 
 
 def cosines_of_pairs(x: torch.Tensor) -> torch.Tensor:
@@ -84,7 +85,7 @@ def work(rank: int, port: int, model: nn.Module, x: torch.Tensor, y: torch.Tenso
     assert abs(loss.item() - expected[0]) < 1e-5
     for parameter, gradient in zip(model.parameters(), expected[1], strict=True):
         assert torch.allclose(parameter.grad, gradient, atol=1e-5)
-    dist.destroy_process_group()
+    part()
 
 
 def test_two_processes_compute_what_one_does(free_port):
