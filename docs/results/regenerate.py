@@ -2,7 +2,7 @@
 
     python docs/results/regenerate.py [--data FOLDER] [--out runs/results] [NAME ...]
 
-``--data`` has the files that are not packaged: cifar10_jpeg.parquet, wiki_1m.txt.xz, stsb.tsv.gz, sick.tsv.gz and so on in any
+``--data`` has the files that are not packaged: cifar10_jpeg.parquet, wiki_1m.txt.xz, stsb.tsv.gz, zinc12k.csv.gz and so on in any
 folder of it. What needs a file that is not there is passed over, which is said. Each table of the page stands between the lines
 ``<!-- NAME -->`` and ``<!-- end -->``; whatever is there is replaced by the ``results.md`` of the run.
 """
@@ -47,6 +47,15 @@ TABLES = {
         "--set on=stsb,sick-r,mr,trec --set development={stsb.tsv.gz} --set evaluate_every=75"
     ),
     "nci": Table("molecules"),
+    "zinc12k": Table(
+        "molecules --preset slim --data {zinc12k.csv.gz} --seeds 2 --norms ln,bn+ln@final --set epochs=20 --set learning_rate=2e-3 "
+        "--set warmup=0.05 --set attention_dropout=0 --set activation_dropout=0"
+    ),
+    "moleculenet": Table(
+        "molecules --data {zinc250k.csv.gz} --set task=pretrain --set contrastive_weight=0.1 --set molecules=57000 "
+        "--set train_molecules=50000 --set split=random --set test={moleculenet} --norms ln,bn@final,bn+ln@final --seeds 3 "
+        "--set epochs=2 --set learning_rate=1e-3"
+    ),
 }
 
 
