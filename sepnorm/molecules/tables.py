@@ -60,7 +60,7 @@ def read_table(source: str, column: str | None = None, targets: str | None = Non
     Without ``labelled`` there may be no targets.
     """
     path = Path(source)
-    if not path.exists() and source in ("nci", "solubility"):
+    if source in ("nci", "solubility"):  # also where a folder, of results say, has this name: that is ./nci
         return _nci() if source == "nci" else _solubility()
     if path.is_dir():
         columns = _joined({split: _columns(_split_file(path, names)) for split, names in SPLITS.items()})

@@ -189,7 +189,9 @@ def test_files_that_are_no_tables_are_refused(tmp_path):
         read_table(str(tmp_path))
 
 
-def test_the_packaged_molecules_are_there():
+def test_the_packaged_molecules_are_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nci").mkdir()  # as --out nci leaves it: no data
     found = read_table("nci")
     assert len(found.smiles) == len(found.targets["polar surface area"]) == 4999
     assert found.smiles[0] == "CC1=CC(=O)C=CC1=O" and math.isclose(found.targets["polar surface area"][0], 34.14)
