@@ -13,8 +13,9 @@ from torch import Tensor
 
 from sepnorm.errors import LeftOutWarning, SepNormError
 from sepnorm.feed import evenly
+from sepnorm.molecules.cache import featurise_many
 from sepnorm.molecules.config import MoleculeConfig
-from sepnorm.molecules.features import Rejected, featurise, from_pyg
+from sepnorm.molecules.features import Rejected, from_pyg
 from sepnorm.molecules.graphs import Graph
 from sepnorm.molecules.tables import SPLITS, Table, read_table, tables_in
 
@@ -94,7 +95,7 @@ def _molecules(table: Table, config: MoleculeConfig) -> tuple[MoleculeSet, list[
     if table.graphs:
         graphs = from_pyg(table.graphs, config.features)
     else:
-        graphs, rejected = featurise(table.smiles, config.features, max_atoms=config.max_atoms)
+        graphs, rejected = featurise_many(table.smiles, config.features, config.max_atoms)
     left_out = {each.row for each in rejected}
     count = len(table.smiles)
     if rejected:
