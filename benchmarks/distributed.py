@@ -22,6 +22,7 @@ import socket
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -65,6 +66,7 @@ def training_step(config: ImageConfig, sync: bool, images: int) -> Callable[[], 
 def worker(rank: int, args: argparse.Namespace, port: int) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
     dist.init_process_group("gloo", rank=rank, world_size=args.processes)
     random.seed(0)  # the same order in every process
     preset = PRESETS[args.preset]
