@@ -296,7 +296,7 @@ def export(
 
 def main() -> None:
     """Runs the command; an error of ours is one sentence, not a traceback."""
-    from sepnorm.errors import InterruptedRunError, SepNormError, as_notes
+    from sepnorm.errors import InterruptedRunError, SepNormError, as_notes, is_of_memory, one_line
 
     # Threads that spin for long while they wait make small operations up to a hundred times slower on a machine that others use
     # too; threads that never spin are half as fast on one that is idle. A short spin is good on both.
@@ -317,10 +317,16 @@ def main() -> None:
         _fail(f"{error.name} is not installed, and this command needs it: pip install 'sepnorm[all]'.")
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}.")
+    except (MemoryError, RuntimeError) as error:
+        if not is_of_memory(error):
+            raise
+        _fail(
+            f"memory ran out ({one_line(error)}): take a smaller batch (--batch-size, or --set batch_size=N), or fewer samples."
+        )
 
 
 def _fail(message: str) -> None:
-    print(f"Error: {message}", file=sys.stderr)
+    print(f"Error: {' '.join(message.splitlines())}", file=sys.stderr)  # names that were typed may have lines
     sys.exit(1)
 
 

@@ -50,6 +50,11 @@ def one_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0].rstrip(".:") or type(error).__name__
 
 
+def is_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of the machine or of an accelerator."""
+    return isinstance(error, MemoryError) or any(said in str(error) for said in ("allocate memory", "out of memory"))
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``" Did you mean 'layer'?"`` where one of ``known`` looks like ``name``, else an empty string."""
     match = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.4)

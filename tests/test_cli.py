@@ -145,3 +145,8 @@ def test_values_that_single_precision_cannot_hold_are_diagnosed_and_drawn(run):
     np.save("large.npy", rows)
     code, _, err = run("diagnose", "large.npy", "--quiet")
     assert code == 0, err
+
+
+def test_a_name_with_lines_is_refused_in_one_line(run):
+    code, _, err = run("diagnose", "\na\nb", "--data", "c.txt")
+    assert code == 1 and err.startswith("Error: ") and len(err.strip().splitlines()) == 1

@@ -495,6 +495,13 @@ def _(here: Here) -> str:
     return here.run(*IMAGES, "--out", "run")
 
 
+@case("memory ran out")
+def _(here: Here) -> str:
+    here.monkeypatch.setattr("sepnorm.geometry.cloud._HASHED", 2**50)
+    np.save(here.folder / "e.npy", np.eye(8))
+    return here.run("diagnose", "e.npy")
+
+
 @case("is cut short or damaged and is passed over")
 def _(here: Here) -> str:
     with pytest.raises(SepNormError):

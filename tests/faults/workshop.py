@@ -27,7 +27,7 @@ from whole_files import command, copy
 LIMIT = 60  # seconds that a case may compute
 PATIENCE = 900  # seconds that it may take, on a machine that others use too
 MEMORY = 2**30  # bytes that a case may take beyond those of the libraries
-LIFE = 2000  # cases after which a worker makes room for a new one
+LIFE = 1000  # cases after which a worker makes room for a new one, whose memory is not in pieces
 _CACHES = (".cache", ".ses")  # of onnxscript and ONNX Runtime
 #: What may be said of a case; the first two are as it should be.
 VERDICTS = ("refused", "accepted", "traceback", "unclear", "hang", "crash", "touched", "lost")
