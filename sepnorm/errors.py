@@ -52,7 +52,8 @@ def one_line(error: BaseException) -> str:
 
 def is_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, of the machine or of an accelerator."""
-    return isinstance(error, MemoryError) or any(said in str(error) for said in ("allocate memory", "out of memory"))
+    words = ("allocate memory", "out of memory", "could not create a primitive")  # the last are oneDNN's
+    return isinstance(error, MemoryError) or any(said in str(error) for said in words)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -150,3 +150,17 @@ def test_values_that_single_precision_cannot_hold_are_diagnosed_and_drawn(run):
 def test_a_name_with_lines_is_refused_in_one_line(run):
     code, _, err = run("diagnose", "\na\nb", "--data", "c.txt")
     assert code == 1 and err.startswith("Error: ") and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("said", ["could not create a primitive", "[...] can't allocate memory: you tried", "other"])
+def test_memory_that_ran_out_is_told_and_other_errors_are_not_hidden(run, monkeypatch, said):
+    def fail(*_, **__):
+        raise RuntimeError(said)
+
+    monkeypatch.setattr("sepnorm.diagnosis.diagnose", fail)
+    if said == "other":
+        with pytest.raises(RuntimeError, match="other"):
+            run("diagnose", "e.npy")
+    else:
+        code, _, err = run("diagnose", "e.npy")
+        assert code == 1 and err.startswith("Error: memory ran out (")
