@@ -17,7 +17,7 @@ from torch import Tensor
 from sepnorm import feed
 from sepnorm.architectures import know_own_models
 from sepnorm.data import Record, read_images, read_texts
-from sepnorm.errors import SepNormError, one_line
+from sepnorm.errors import MisfitError, SepNormError, one_line
 from sepnorm.families import is_timm, is_transformers
 from sepnorm.spec import NormSpec
 from sepnorm.store import load, save
@@ -99,10 +99,9 @@ class Encoder:
         """A model that opened, but whose parts do not fit each other or the data, is told by whatever its library raises."""
         try:
             yield
-        except SepNormError:
-            raise
-        except BaseException as error:
-            if not isinstance(error, _MISFITS) and not _is_panic(error):
+        except BaseException as raised:
+            error = raised.__cause__ or raised if isinstance(raised, MisfitError) else raised
+            if isinstance(error, SepNormError) or not (isinstance(error, _MISFITS) or _is_panic(error)):
                 raise
             raise SepNormError(
                 f"{self.name} cannot be run on this data: {type(error).__name__}: {one_line(error)}. Its files do not fit each "

@@ -17,6 +17,10 @@ class InterruptedRunError(SepNormError):
     """A run was stopped by the user; it is saved and can go on."""
 
 
+class MisfitError(SepNormError):
+    """A model could not be called with a batch; its cause is what the model raised."""
+
+
 class OthersDoneError(Exception):
     """In all processes of a run but the first: they trained, and the first does the rest alone."""
 

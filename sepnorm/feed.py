@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sepnorm.errors import SepNormError, one_line
+from sepnorm.errors import MisfitError, SepNormError, is_of_memory, one_line
 
 Batch = Any
 
@@ -24,10 +24,10 @@ def run(model: nn.Module, batch: Batch) -> Any:
     """
     try:
         return call(model, batch)
-    except torch.OutOfMemoryError:
-        raise
     except (TypeError, IndexError, RuntimeError) as error:
-        raise SepNormError(
+        if is_of_memory(error):
+            raise
+        raise MisfitError(
             f"{type(model).__name__} could not be called with this batch ({_shape(batch)}): {one_line(error)}. A mapping is given "
             "as keyword arguments, a tuple as positional arguments, a tensor as the only one."
         ) from error

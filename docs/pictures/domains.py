@@ -1,6 +1,6 @@
 """Draws what a comparison found, for the README: the spectrum of [CLS] under each norm, and the score of every seed.
 
-    python docs/pictures/domains.py runs/results/digits docs/pictures/images.svg cls_linear "linear probe" ln bn@final bn+bn@final
+    python docs/pictures/domains.py runs/results/digits docs/pictures/images.svg cls_linear_top1 "linear probe" ln bn@final
 
 Lines join the runs of one seed, which have the same data, masks and initial weights; bars are means. Spectra are of the
 [CLS] of the first seed, its mean vector included, relative to the largest singular value.
