@@ -128,6 +128,11 @@ def knn_probe(split: Split, k: int = _NEIGHBOURS) -> float:
     return right / len(test)
 
 
+def centred(fitted: Tensor, rows: Tensor) -> Tensor:
+    """``rows`` (count, dim) without the mean of ``fitted`` (samples, dim): the least that can be done without training."""
+    return rows - fitted.double().mean(0).to(rows.dtype)
+
+
 def whitened(fitted: Tensor, rows: Tensor) -> Tensor:
     """``rows`` (count, dim) made free of correlation by the mean and covariance of ``fitted`` (samples, dim).
 

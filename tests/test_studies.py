@@ -15,9 +15,16 @@ from sepnorm.configs import preset
 from sepnorm.domains import open_domain
 from sepnorm.experiment import Arm, Comparison
 from sepnorm.images.config import PRESETS
-from sepnorm.probes import whitened
+from sepnorm.probes import centred, whitened
 from sepnorm.studies import published
-from sepnorm.studies.drawing import DRAWERS, lambda_figures, merged_table, part_tables, uniformity_figures
+from sepnorm.studies.drawing import (
+    DRAWERS,
+    lambda_figures,
+    merged_table,
+    part_tables,
+    uniformity_figures,
+    whitening_tables,
+)
 from sepnorm.studies.estimate import estimate, measure, steps_of
 from sepnorm.studies.plan import SCALES, STUDIES, Part
 from sepnorm.studies.running import configs_of, find_study, parts_of
@@ -145,6 +152,23 @@ def test_tables_have_means_intervals_and_paired_differences():
     assert re.match(r"\+0\.033 ± 0\.\d+ undecided", merged[1][1][1][1])
 
 
+def test_the_question_of_a_study_is_answered_within_an_arm_too():
+    """Whether whitening the baseline does as much as another norm: paired by seed, across two scores."""
+    comparison = some({"ln": {0: 0.5, 1: 0.6, 2: 0.7}, "bn+bn": {0: 0.6, 1: 0.7, 2: 0.8}})
+    for arm, gain in zip(comparison.arms, (0.2, 0.0), strict=True):
+        for found in arm.metrics.values():
+            found["cls_whitened_knn"] = found["cls_knn"] + gain
+    tables = whitening_tables([(part("a"), comparison)]).tables
+    assert tables[2] == (
+        ["in each arm", "a, [CLS] kNN, whitened, minus [CLS] kNN"],
+        [["ln", "+0.200 ± 0.000 better"], ["bn+bn@final", "+0.000 ± 0.000 undecided"]],
+    )
+    assert tables[3] == (
+        ["ours, against ln", "a, [CLS] kNN, minus [CLS] kNN, whitened, of ln"],
+        [["bn+bn@final", "-0.100 ± 0.000 worse"]],
+    )
+
+
 def test_time_and_size_are_told_before_a_run(tmp_path):
     header, rows = estimate(parts_of(STUDIES["table4"], "demo"), {"width": 16, "heads": 2, "depth": 1}, tmp_path)
     assert header[:5] == ["part", "runs", "finished", "steps a run", "parameters"]
@@ -180,6 +204,8 @@ def test_whitened_rows_have_no_correlation_and_dead_directions_are_left_out():
     assert free.shape == (500, 5)
     assert torch.allclose(torch.cov(free.T), torch.eye(5), atol=1e-4) and float(free.mean(0).abs().max()) < 1e-4
     assert torch.allclose(whitened(rows, rows[:7]), free[:7])
+    assert torch.allclose(centred(rows, rows).mean(0), torch.zeros(6), atol=1e-5)
+    assert torch.allclose(centred(rows, rows[:7]), rows[:7] - rows.mean(0), atol=1e-5)
 
 
 def test_a_sweep_is_arranged_as_in_the_paper():

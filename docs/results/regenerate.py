@@ -1,10 +1,11 @@
-"""Runs the comparisons of docs/results.md anew, and puts what they print into the page. Hours; what is finished is not repeated.
+"""Runs the comparisons and studies of docs/results.md and docs/results/ anew, and puts what they print there. Hours; resumable.
 
     python docs/results/regenerate.py [--data FOLDER] [--out runs/results] [NAME ...]
 
 ``--data`` has the files that are not packaged: cifar10_jpeg.parquet, wiki_1m.txt.xz, stsb.tsv.gz, zinc12k.csv.gz and so on in any
 folder of it. What needs a file that is not there is passed over, which is said. Each table of the page stands between the lines
-``<!-- NAME -->`` and ``<!-- end -->``; whatever is there is replaced by the ``results.md`` of the run.
+``<!-- NAME -->`` and ``<!-- end -->``; whatever is there is replaced by what the command wrote to its folder. What is finished is
+not repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Table:
-    """A comparison: its words, in which ``{name}`` is a file or folder of the data."""
+    """A command: its words, in which ``{name}`` is a file or folder of the data."""
 
     words: str
 
@@ -35,27 +36,43 @@ class Table:
 
 SWEEP = "--norms ln,bn@final,ln+ln@final,ln+bn@final,bn+ln@final,bn+bn@final --lambdas 0,0.01,0.1,1 --targets tokens,cls,both"
 TABLES = {
-    "digits": Table("images --seeds 5 --norms ln,bn@final,bn+ln@final,bn+bn@final,ln+ln@final,bn+ln@all,bn+bn@all"),
-    "digits-lambda": Table(f"images --seeds 1 {SWEEP}"),
+    "digits": Table(
+        "compare images --seeds 5 --norms ln,bn@final,bn+ln@final,bn+bn@final,ln+ln@final,bn+ln@all,bn+bn@all"
+    ),
+    "digits-lambda": Table(f"compare images --seeds 1 {SWEEP}"),
     "cifar10": Table(
-        "images --preset small --data {cifar10_jpeg.parquet} --seeds 3 "
+        "compare images --preset small --data {cifar10_jpeg.parquet} --seeds 3 "
         "--norms ln,bn@final,ln+ln@all,bn+ln@all,bn+ln@final,bn+bn@final"
     ),
-    "lee": Table("text"),
+    "lee": Table("compare text --seeds 5"),
     "wikipedia": Table(
-        "text --preset small --data {wiki_1m.txt.xz} --seeds 3 --norms ln,bn+ln@final,bn+ln@all --set max_steps=150 --set test={.} "
-        "--set on=stsb,sick-r,mr,trec --set development={stsb.tsv.gz} --set evaluate_every=75"
+        "compare text --preset small --data {wiki_1m.txt.xz} --seeds 3 --norms ln,bn+ln@final,bn+ln@all --set max_steps=150 "
+        "--set test={.} --set on=stsb,sick-r,mr,trec --set development={stsb.tsv.gz} --set evaluate_every=75"
     ),
-    "nci": Table("molecules --seeds 5"),
+    "nci": Table("compare molecules --seeds 5"),
     "zinc12k": Table(
-        "molecules --preset slim --data {zinc12k.csv.gz} --seeds 2 --norms ln,bn+ln@final --set epochs=20 --set learning_rate=2e-3 "
-        "--set warmup=0.05 --set attention_dropout=0 --set activation_dropout=0"
+        "compare molecules --preset slim --data {zinc12k.csv.gz} --seeds 2 --norms ln,bn+ln@final --set epochs=20 "
+        "--set learning_rate=2e-3 --set warmup=0.05 --set attention_dropout=0 --set activation_dropout=0"
     ),
     "moleculenet": Table(
-        "molecules --data {zinc250k.csv.gz} --set task=pretrain --set contrastive_weight=0.1 --set molecules=57000 "
-        "--set train_molecules=50000 --set split=random --set test={moleculenet} --norms ln,bn@final,bn+ln@final --seeds 3 "
+        "compare molecules --data {zinc250k.csv.gz} --set task=pretrain --set contrastive_weight=0.1 --set molecules=62500 "
+        "--set train_molecules=50000 --set split=random --set test={moleculenet} --norms ln,bn@final,bn+ln@final --seeds 5 "
         "--set max_atoms=128 --set epochs=2 --set learning_rate=1e-3"
     ),
+    **{
+        name: Table(f"study {name}")
+        for name in (
+            "sites",
+            "batch-size",
+            "momentum",
+            "num-cls",
+            "rms",
+            "probe",
+            "pooling",
+            "whitening",
+            "calibration",
+        )
+    },
 }
 #: Drawn from a comparison for the README: the file, the score, its name, the arms.
 PICTURES = {
@@ -67,14 +84,15 @@ PICTURES = {
 
 def command(table: Table) -> str:
     """As a reader would type it."""
-    return f"sepnorm compare {re.sub(r'[{}]', '', table.words)}"
+    return f"sepnorm {re.sub(r'[{}]', '', table.words)}"
 
 
 def written(name: str, folder: Path) -> str:
     """What stands in the page: what printed it, where, and the tables."""
-    run = next(iter(sorted((folder / "runs").glob("*/environment.json"))))
+    wrote = folder / ("results.md" if TABLES[name].words.startswith("compare") else f"{name}.md")
+    text = wrote.read_text(encoding="utf-8").split("\n\n", 1)[1].strip()
+    run = next(iter(sorted(folder.rglob("environment.json"))))
     where = json.loads(run.read_text(encoding="utf-8"))
-    text = (folder / "results.md").read_text(encoding="utf-8").split("\n\n", 1)[1].strip()
     machine = f"{where['machine']}, {where['device']}, threads of a run: {where['threads']}"
     said = f"sepnorm {where['sepnorm']}, torch {where['torch']}, {machine}."
     return f"    {command(TABLES[name])}\n\n{said}\n\n{text}"
@@ -89,8 +107,8 @@ def put(page: str, name: str, text: str) -> str:
 
 
 def page_of(name: str) -> Path:
-    """A page of its own where there is one, for long tables."""
-    own = HERE / f"{name}.md"
+    """That of the studies, a page of its own where there is one, for long tables, or else that of all results."""
+    own = HERE / ("studies.md" if TABLES[name].words.startswith("study") else f"{name}.md")
     return own if own.is_file() else HERE.with_suffix(".md")
 
 
@@ -115,10 +133,8 @@ def main() -> None:
             print(f"{name} is passed over: {', '.join(missing)} is not in --data.", file=sys.stderr)
             continue
         words = table.with_data({need: path for need, path in files.items() if path is not None})
-        folder = options.out / name
-        done = subprocess.run(
-            [sys.executable, "-m", "sepnorm", "compare", *words, "--out", str(folder), "--quiet"], check=False
-        )
+        folder = options.out / ("studies" if words[0] == "study" else name)  # studies share runs
+        done = subprocess.run([sys.executable, "-m", "sepnorm", *words, "--out", str(folder), "--quiet"], check=False)
         if done.returncode:
             raise SystemExit(done.returncode)
         page = page_of(name)

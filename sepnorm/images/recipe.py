@@ -23,7 +23,7 @@ from sepnorm.images.pictures import FILE as RECONSTRUCTIONS
 from sepnorm.images.pictures import reconstruct
 from sepnorm.images.streaming import ImageStream
 from sepnorm.inspection import Inspection, inspect
-from sepnorm.probes import Split, knn_probe, linear_probe, probe, shape, whitened
+from sepnorm.probes import Split, centred, knn_probe, linear_probe, probe, shape, whitened
 from sepnorm.steps import Samples, Steps, StreamedSteps
 from sepnorm.store import save
 from sepnorm.training import Report, Trained, train
@@ -175,8 +175,9 @@ class ImageRecipe:
             if self.data.train.labels is not None and self.data.test.labels is not None:
                 labels = (self.data.train.labels, self.data.test.labels)
                 found = probe(Split(rows, labels[0], test_rows, labels[1]))
-                both = whitened(rows, rows), whitened(rows, test_rows)
-                found["whitened_knn"] = knn_probe(Split(both[0], labels[0], both[1], labels[1]))
+                for way, change in (("centred", centred), ("whitened", whitened)):
+                    both = change(rows, rows), change(rows, test_rows)
+                    found[f"{way}_knn"] = knn_probe(Split(both[0], labels[0], both[1], labels[1]))
             metrics |= {f"{name}_{key}": value for key, value in (found | shape(test_rows)).items()}
         embeddings = {"cls": test_cls, "mean": test_mean}
         if self.data.test.labels is not None:

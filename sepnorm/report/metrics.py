@@ -11,14 +11,12 @@ NAMES = {
     "cls_linear_top1": "[CLS] linear",
     "cls_linear_bn_top1": "[CLS] linear, with BN",
     "cls_knn": "[CLS] kNN",
-    "cls_whitened_knn": "[CLS] kNN, whitened",
     "mean_linear_top1": "mean linear",
     "mean_knn": "mean kNN",
     "cls_sts_average": "[CLS] STS",
     "mean_sts_average": "mean STS",
     "cls_transfer_average": "[CLS] transfer",
     "cls_sts_before": "[CLS] STS before training",
-    "cls_sts_whitened": "[CLS] STS, whitened",
     "test_mae": "test MAE",
     "test_rmse": "test RMSE",
     "test_roc_auc": "test ROC AUC",
@@ -34,6 +32,14 @@ NAMES = {
     "cls_uniformity": "[CLS] uniformity",
     "cls_effective_rank": "[CLS] effective rank",
     "loss": "final loss",
+}
+#: Shown where a study asks for them.
+_OTHERS = {
+    "cls_centred_knn": "[CLS] kNN, centred",
+    "cls_whitened_knn": "[CLS] kNN, whitened",
+    "cls_sts_centred": "[CLS] STS, centred",
+    "cls_sts_whitened": "[CLS] STS, whitened",
+    "recalibration_gain_linear": "[CLS] linear, gain by statistics measured anew",
 }
 #: What can be measured without labels.
 GEOMETRY = ("cls_uniformity", "cls_effective_rank")
@@ -52,8 +58,8 @@ def name_of(metric: str) -> str:
     >>> name_of("cls_knn"), name_of("cls_stsb"), name_of("probe_esol_rmse")
     ('[CLS] kNN', '[CLS] stsb', '[CLS] probe of esol, RMSE')
     """
-    if metric in NAMES:
-        return NAMES[metric]
+    if (found := (NAMES | _OTHERS).get(metric)) is not None:
+        return found
     for score, said in _PROBES.items():
         if metric.startswith("probe_") and metric.endswith(f"_{score}"):
             return f"[CLS] probe of {metric.removeprefix('probe_').removesuffix(f'_{score}')}, {said}"
@@ -63,7 +69,9 @@ def name_of(metric: str) -> str:
 def shown_metrics(comparison: Comparison) -> list[str]:
     """Those with a name here, and single sets before the geometry where these are few; where there is none, all."""
     named = [metric for metric in NAMES if metric in comparison.metrics]
-    single = [metric for metric in comparison.metrics if metric not in NAMES and _is_of_a_set(metric, comparison)]
+    single = [
+        metric for metric in comparison.metrics if metric not in NAMES | _OTHERS and _is_of_a_set(metric, comparison)
+    ]
     if not named and not single:
         return comparison.metrics
     if 1 < len(single) <= MOST_SETS or not any(metric.endswith("_average") for metric in named):

@@ -10,7 +10,7 @@ from typing import Any
 
 from sepnorm.experiment import Arm, Comparison
 from sepnorm.geometry import uniformity
-from sepnorm.paired import interval
+from sepnorm.paired import difference, interval
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
 from sepnorm.report.comparison_page import diagnoses, feature_section, map_section, shape_section, verdict_class
 from sepnorm.report.metrics import name_of, shown_arms
@@ -54,7 +54,7 @@ def text_table(found: Found) -> Drawn:
             for m in comparison.metrics
             if m.startswith("cls_") and m.replace("cls_", "mean_", 1) in comparison.metrics
         ]
-        sets = [m for m in single if not m.endswith(("_average", "_before", "_whitened", *_SHAPE))]
+        sets = [m for m in single if not m.endswith(("_average", "_before", "_centred", "_whitened", *_SHAPE))]
         averages = [m for m in ("cls_sts_average", "cls_transfer_average") if m in comparison.metrics]
         metrics = {m: m.removeprefix("cls_").replace("_", " ") for m in [*sets, *averages]}
         tables += _by_part([(part, comparison)], metrics, per_cent=True)
@@ -140,7 +140,56 @@ def part_tables(found: Found) -> Drawn:
     tables: list[Table] = []
     for part, comparison in found:
         tables += _by_part([(part, comparison)], {m: name_of(m) for m in _MAIN if m in comparison.metrics})
-    return Drawn(tables, note=_NOTE)
+    return Drawn(tables, note=_MEANS)
+
+
+def probe_tables(found: Found) -> Drawn:
+    """What a BatchNorm before the head adds, and what statistics that are measured anew do."""
+    metrics = ("cls_linear_top1", "cls_linear_bn_top1", "recalibration_gain_linear")
+    return _answers(found, metrics, [("cls_linear_bn_top1", "cls_linear_top1")])
+
+
+def pooling_tables(found: Found) -> Drawn:
+    """The mean of tokens minus [CLS] in every arm."""
+    pairs = [("mean_linear_top1", "cls_linear_top1"), ("mean_knn", "cls_knn"), ("mean_sts_average", "cls_sts_average")]
+    return _answers(found, [each for pair in pairs for each in reversed(pair)], pairs)
+
+
+def whitening_tables(found: Found) -> Drawn:
+    """What centring and whitening add to every arm, and every arm as it is against a baseline that was centred or whitened."""
+    ways = [
+        ("cls_centred_knn", "cls_knn"),
+        ("cls_whitened_knn", "cls_knn"),
+        ("cls_sts_centred", "cls_sts_average"),
+        ("cls_sts_whitened", "cls_sts_average"),
+    ]
+    drawn = _answers(found, list(dict.fromkeys(each for pair in ways for each in reversed(pair))), ways)
+    for part, comparison in found:
+        baseline, *others = comparison.arms
+        rivals = [(done, plain) for done, plain in ways if done in comparison.metrics]
+        rows = [[arm.name, *(_gap(arm, plain, baseline, done) for done, plain in rivals)] for arm in others]
+        head = [f"{part.name}, {name_of(plain)}, minus {name_of(done)}, of {baseline.name}" for done, plain in rivals]
+        drawn.tables.append(([f"ours, against {baseline.name}", *head], rows))
+    return drawn
+
+
+def _answers(found: Found, metrics: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Drawn:
+    """The metrics of every part, with differences between the arms, then the difference of each pair within every arm."""
+    tables: list[Table] = []
+    for part, comparison in found:
+        tables += _by_part([(part, comparison)], {m: name_of(m) for m in metrics if m in comparison.metrics})
+        there = [pair for pair in pairs if set(pair) <= set(comparison.metrics)]
+        head = ["in each arm", *(f"{part.name}, {name_of(one)}, minus {name_of(other)}" for one, other in there)]
+        tables.append(
+            (head, [[arm.name, *(_gap(arm, one, arm, other) for one, other in there)] for arm in comparison.arms])
+        )
+    return Drawn(tables, note=_MEANS)
+
+
+def _gap(arm: Arm, metric: str, to: Arm, other: str) -> str:
+    """One score minus another, paired by seed; of both, more is better."""
+    gap = difference(arm.values(metric), to.values(other), higher_is_better=True)
+    return "" if gap is None else f"{_number(gap.mean, gap.half, False, '+')} {gap.verdict}"
 
 
 def merged_table(found: Found) -> Drawn:
@@ -153,7 +202,7 @@ def merged_table(found: Found) -> Drawn:
                 arms.append(Arm(name, arm.config, arm.metrics, arm.losses, arm.folders))
     whole = Comparison(arms)
     metrics = {m: name_of(m) for m in _MAIN if m in whole.metrics}
-    return Drawn(_by_part([(found[0][0], whole)], metrics), note=_NOTE)
+    return Drawn(_by_part([(found[0][0], whole)], metrics), note=_MEANS)
 
 
 def _shown(comparison: Comparison) -> dict[str, Any]:
@@ -193,30 +242,29 @@ _MAIN = (
     "cls_linear_top1",
     "cls_linear_bn_top1",
     "cls_knn",
-    "cls_whitened_knn",
     "mean_linear_top1",
     "mean_knn",
-    "recalibration_gain_linear",
     "cls_sts_average",
-    "cls_sts_whitened",
     "mean_sts_average",
     "cls_uniformity",
     "cls_effective_rank",
 )
-_NOTE = (
+_MEANS = (
     "Ours: means over seeds ± 95 % interval (Student); differences are paired by seed, and better or worse means that the "
-    "interval leaves out 0. Published figures have neither seeds nor intervals, and come from other sizes and data unless the "
-    "scale is paper."
+    "interval leaves out 0."
 )
+_PUBLISHED = (
+    "Published figures have neither seeds nor intervals, and come from other sizes and data unless the scale is paper."
+)
+_NOTE = f"{_MEANS} {_PUBLISHED}"
 _SWEEP_NOTE = (
     "Ours: means over seeds; every arm with its interval and its difference is in the figures and in the runs' folders. One seed "
-    "decides nothing. Published figures have neither seeds nor intervals, and come from other sizes and data unless the scale is "
-    "paper."
+    f"decides nothing. {_PUBLISHED}"
 )
 DRAWERS: dict[str, Callable[[Found], Drawn]] = {
     each.__name__: each
     for each in (
         image_table, text_table, molecule_table, uniformity_table, feature_figures, map_figures, loss_figures, lambda_figures,
-        uniformity_figures, part_tables, merged_table,
+        uniformity_figures, part_tables, probe_tables, pooling_tables, whitening_tables, merged_table,
     )
 }  # fmt: skip

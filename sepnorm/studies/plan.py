@@ -208,12 +208,14 @@ STUDIES = {
     ),
     "probe": Study(
         "A BatchNorm before the head of the probe, and re-estimated statistics",
-        "part_tables",
+        "probe_tables",
         _small(_SPREAD),
         ours=True,
     ),
-    "pooling": Study("[CLS] against the mean of tokens", "part_tables", _with_text(_SPREAD), ours=True),
-    "whitening": Study("Whitening afterwards, which needs no training", "part_tables", _with_text(_SPREAD), ours=True),
+    "pooling": Study("[CLS] against the mean of tokens", "pooling_tables", _with_text(_SPREAD), ours=True),
+    "whitening": Study(
+        "Centring and whitening afterwards, which need no training", "whitening_tables", _with_text(_SPREAD), ours=True
+    ),
     "calibration": Study(
         "How a pretrained model survives the change of norms", "calibration", dict.fromkeys(SCALES, ()), ours=True
     ),

@@ -16,7 +16,7 @@ from sepnorm.feed import evenly
 from sepnorm.geometry import alignment
 from sepnorm.inspection import Inspection, conclude, watch
 from sepnorm.norms import give_norms
-from sepnorm.probes import shape, whitened
+from sepnorm.probes import centred, shape, whitened
 from sepnorm.processes import rank
 from sepnorm.steps import Samples, Steps, StreamedSteps, by_length
 from sepnorm.text.config import TextConfig
@@ -68,8 +68,9 @@ class TextRecipe:
         metrics = self.scores(rows)
         metrics |= {key.replace("average", "before"): value for key, value in before.items() if "average" in key}
         cls, mean = self.encode(model, self.held_out)
-        free = self.scores((whitened(cls, rows[0]), whitened(mean, rows[1])), "sts")
-        metrics |= {key.replace("average", "whitened"): value for key, value in free.items() if "average" in key}
+        for way, change in (("centred", centred), ("whitened", whitened)):
+            free = self.scores((change(cls, rows[0]), change(mean, rows[1])), "sts")
+            metrics |= {key.replace("average", way): value for key, value in free.items() if "average" in key}
         metrics |= {f"cls_{key}": value for key, value in shape(cls).items()}
         arrays: dict[str, dict[str, Tensor]] = {}
         if (pairs := self._pairs(rows[0])) is not None:
