@@ -6,6 +6,8 @@ import hashlib
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def write_architecture(model: Any, folder: Path) -> dict[str, Any]:
         model.config.save_pretrained(folder)
         return {"attention": getattr(model.config, "_attn_implementation", None)}
     if library == "sentence-transformers":
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch, _without_bars():
             model.save_pretrained(scratch, create_model_card=False)
             for weights in [*Path(scratch).rglob("model*.safetensors"), *Path(scratch).rglob("*.bin")]:
                 weights.unlink()
@@ -131,12 +133,26 @@ def _own_models() -> Any:
     return importlib.import_module(OWN_MODELS)
 
 
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """transformers draws no progress of files that come and go."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def _build_sentence_transformer(folder: Path, own_files: tuple[str, ...]) -> nn.Module:
     """The architecture with fresh weights: sentence-transformers opens only folders that have some."""
     import sentence_transformers
     import transformers
 
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, _without_bars():
         ignored = shutil.ignore_patterns(*own_files)
         shutil.copytree(folder, scratch, dirs_exist_ok=True, ignore=ignored)
         for config in Path(scratch).rglob("config.json"):

@@ -30,7 +30,13 @@ class SepNormWarning(UserWarning):
 
 
 class LeftOutWarning(SepNormWarning):
-    """A part of the data cannot be used and was left out."""
+    """A part of the data is not used, because it cannot be or because a setting says so."""
+
+
+def tell_limit(used: int, of: str, key: str, value: int | None = None) -> None:
+    """Says that a setting, most often a preset's, keeps a part of the data out."""
+    said = f"{used:,} of {of} are used, as {key}={used if value is None else value} says: --set {key}=null takes all."
+    warnings.warn(said, LeftOutWarning, stacklevel=3)
 
 
 def as_notes(silent: bool = False) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sepnorm.data import Record, read_images
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, tell_limit
 
 #: Names of ``datasets`` whose splits, columns or configuration are not the usual ones: repository, splits for training and test.
 KNOWN: dict[str, dict[str, Any]] = {
@@ -74,6 +74,7 @@ def load_images(
         raise SepNormError(f"images have 1, 3 or 4 channels, found {channels}.")
     train, test = _read(source, image_size, channels, column, label)
     if most is not None and most < len(train):
+        tell_limit(most, f"{len(train):,} training images", "pretrain_images")
         train = train.take(torch.linspace(0, len(train) - 1, most).long())
     if len(train) < 2 or len(test) < 2:
         raise SepNormError(

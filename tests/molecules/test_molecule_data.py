@@ -42,6 +42,14 @@ def many(count=40):
     return [f"{SMILES[i % len(SMILES)]},{i * 0.5 - 3}" for i in range(count)]
 
 
+def test_a_setting_that_keeps_molecules_out_is_said(tmp_path):
+    with pytest.warns(
+        SepNormWarning, match=r"^10 of 32 training molecules are used, as train_molecules=10 says: --set"
+    ):
+        found = load_molecules(config(table(tmp_path, many()), train_molecules=10, split="random"))
+    assert len(found.train) == 10
+
+
 def test_a_table_is_split_into_parts_that_do_not_overlap(tmp_path):
     data = load_molecules(config(table(tmp_path, many())))
     assert (len(data.train), len(data.valid), len(data.test)) == (32, 4, 4)

@@ -15,6 +15,7 @@ from models import bert, text_model
 import sepnorm
 from sepnorm import SepNormError
 from sepnorm.encoders import open_encoder
+from sepnorm.errors import LeftOutWarning
 from sepnorm.experiment import perform
 from sepnorm.text.config import TextConfig
 from sepnorm.text.corpus import load_corpus, load_development
@@ -131,6 +132,11 @@ def test_arms_of_a_seed_start_alike_and_calibration_keeps_the_model_working(reci
     first, second = (recipe.encode(model, recipe.held_out)[0] for model in (plain, separate))
     assert float(torch.cosine_similarity(first, second).mean()) > 0.9
     assert recipe.prepare(config.changed({"seed": 1})).head[0].weight.ne(plain.head[0].weight).any()
+
+
+def test_sentences_that_the_steps_do_not_reach_are_said(config):
+    with pytest.warns(LeftOutWarning, match=r"^16 of 96 training sentences are used, as max_steps=2 says: --set max"):
+        TextRecipe(config.changed({"max_steps": 2}))
 
 
 def test_training_learns_and_other_seeds_differ(recipe, config, tmp_path):
