@@ -149,7 +149,7 @@ STUDIES = {
                     changes={
                         "data": "zinc12k",
                         "epochs": 20,
-                        "learning_rate": 1e-3,
+                        "learning_rate": 2e-3,
                         "warmup": 0.05,
                         "attention_dropout": 0,
                         "activation_dropout": 0,
