@@ -16,8 +16,9 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from transformers.modeling_outputs import BaseModelOutput
 
 from sepnorm.errors import SepNormError
+from sepnorm.layer import TokenNorm
 from sepnorm.molecules.attention import Dropout, attend
-from sepnorm.molecules.batches import collate
+from sepnorm.molecules.batches import collate, parts_by_size
 from sepnorm.molecules.graphs import Graph, feature_set, offsets
 
 
@@ -206,11 +207,49 @@ class GraphormerModel(GraphormerPreTrainedModel):
         """
         self._check(nodes, distances, paths, attention_mask)
         padding = None if attention_mask is None else attention_mask == 0
+        if padding is None or not self._may_part(padding):
+            x = self._blocks(nodes, degrees, distances, paths, padding)
+        else:
+            x = self._by_size(nodes, degrees, distances, paths, padding)
+        return BaseModelOutput(last_hidden_state=self.final_norm(x))
+
+    def _blocks(
+        self, nodes: Tensor, degrees: Tensor, distances: Tensor, paths: Tensor, padding: Tensor | None
+    ) -> Tensor:
+        """All but the last norm: (batch, 1 + N, width)."""
         bias = self.bias(distances, paths, padding)
         x = self.dropout(self.emb_layer_norm(self.embeddings(nodes, degrees)))
         for layer in self.layers:
             x = layer(x, bias)
-        return BaseModelOutput(last_hidden_state=self.final_norm(x))
+        return x
+
+    def _may_part(self, padding: Tensor) -> bool:
+        """Whether the molecules of a batch do not meet before the last norm, and parting them pays: in training on a CPU.
+
+        A norm that was replaced may take its statistics of the whole batch.
+        """
+        if not (self.training and torch.is_grad_enabled() and padding.device.type == "cpu"):
+            return False
+        before = (module for name, module in self.named_modules() if not name.startswith("final_norm"))
+        return not any(isinstance(module, TokenNorm) for module in before) and not torch.compiler.is_compiling()
+
+    def _by_size(self, nodes: Tensor, degrees: Tensor, distances: Tensor, paths: Tensor, padding: Tensor) -> Tensor:
+        """``_blocks`` by some molecules of similar size at a time, which are padded to the largest of them alone."""
+        largest = nodes.shape[1]
+        sizes = (~padding[:, 1:] * torch.arange(1, largest + 1)).amax(1)
+        ascending, order = sizes.sort(stable=True)
+        found = []
+        for rows in order.split(parts_by_size(ascending.tolist())):
+            n = int(sizes[rows[-1]])
+            some = self._blocks(
+                nodes[:, :n][rows],
+                degrees[:, :n][rows],
+                distances[:, :n, :n][rows],
+                paths[:, :n, :n][rows],
+                padding[:, : 1 + n][rows],
+            )
+            found.append(F.pad(some, (0, 0, 0, largest - n)))
+        return torch.cat(found)[order.argsort()]
 
     def _check(self, nodes: Tensor, distances: Tensor, paths: Tensor, mask: Tensor | None) -> None:
         features, (batch, atoms) = feature_set(self.config.features), nodes.shape[:2]

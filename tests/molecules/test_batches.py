@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sepnorm import SepNormError
-from sepnorm.molecules.batches import buckets, collate
+from sepnorm.molecules.batches import buckets, collate, parts_by_size
 from sepnorm.molecules.features import featurise
 
 
@@ -61,6 +65,16 @@ def test_buckets_are_random_by_seed_and_the_same_for_the_same_seed():
     assert buckets(sizes, 8, 1) != buckets(sizes, 8, 2)
     order = [row for batch in buckets(sizes, 8) for row in batch]
     assert (np.diff(sizes[order]) >= 0).all()
+
+
+@given(st.lists(st.integers(0, 120), min_size=1, max_size=80))
+def test_parts_have_every_molecule_and_no_more_work(sizes):
+    sizes = sorted(sizes)
+    parts = parts_by_size(sizes)
+    assert sum(parts) == len(sizes) and min(parts) >= 1
+    ends = list(itertools.accumulate(parts))
+    padded = sum(part * (sizes[end - 1] * (sizes[end - 1] + 32)) for part, end in zip(parts, ends, strict=True))
+    assert padded + 9000 * (len(parts) - 1) <= len(sizes) * sizes[-1] * (sizes[-1] + 32)
 
 
 def test_graphs_go_through_a_data_loader():

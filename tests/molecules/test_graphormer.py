@@ -193,6 +193,33 @@ def test_padding_stays_out_of_statistics_over_tokens():
     assert all(torch.allclose(wide.state_dict()[key], value, rtol=0, atol=1e-10) for key, value in statistics.items())
 
 
+@pytest.mark.parametrize(("norm", "sites"), [("ln", "final"), ("bn+ln", "final"), ("bn+bn", "final"), ("bn+ln", "all")])
+def test_training_on_molecules_by_their_size_changes_neither_outputs_nor_gradients(norm, sites, monkeypatch):
+    graphs, _ = featurise([*SMILES, *zinc_smiles(40)])
+    batch = collate(graphs)
+    net = model(attention_probs_dropout_prob=0.0, activation_dropout_prob=0.0).double()
+    if norm != "ln":
+        sepnorm.convert(net, norm, sites=sites)
+    net.train()
+    seen: list[int] = []
+    net.layers[0].register_forward_hook(lambda module, given, out: seen.append(len(out)))
+
+    def step(net):
+        out = net(**batch).last_hidden_state[batch["attention_mask"] > 0]
+        return [out.detach(), *torch.autograd.grad(out.sin().sum(), list(net.parameters()))]
+
+    whole = copy.deepcopy(net)
+    found = step(net)
+    parted, seen[:] = list(seen), []
+    monkeypatch.setattr(GraphormerModel, "_may_part", lambda self, padding: False)
+    for one, other in zip(found, step(whole), strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-9)
+    assert seen == [len(graphs)] and sum(parted) == len(graphs)
+    assert (len(parted) > 1) == (sites == "final")  # where a batch meets at a norm inside, it stays together
+    for name, buffer in net.named_buffers():
+        assert torch.allclose(buffer, dict(whole.named_buffers())[name])
+
+
 def test_separate_norms_of_the_old_kind_change_no_output():
     net = model(layers=2)
     graphs, _ = featurise(SMILES)
