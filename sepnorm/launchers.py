@@ -22,6 +22,7 @@ from sepnorm.training import Report
 
 #: Called with the name of an arm and a seed when its run begins; gives what is called while it trains.
 Start = Callable[[str, int], Report | None]
+_FAREWELL = 30  # seconds in which a process that has no more to do tidies up
 LAUNCHERS = ("local", "submitit", "ray")
 
 
@@ -113,6 +114,8 @@ def _side_by_side(jobs: Sequence[Job], workers: int, start: Start | None) -> Non
                         hand_out(pipe)
                     else:
                         raise content
+            for process in processes:
+                process.join(_FAREWELL)
     except KeyboardInterrupt:
         for process in processes:
             process.join()  # they are saving

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +33,8 @@ class Noting:
             raise SepNormError("the data are broken, found nothing: repair them.")
         if self.base.data == "crash":
             os._exit(3)
+        if self.base.data == "tidy":  # as what is shared between processes is
+            Finalize(None, (folder.parent / f"tidied-{os.getpid()}").touch, exitpriority=0)
         if self.base.data == "odd":
             raise ValueError("odd")
         if report is not None:
@@ -61,6 +64,14 @@ def test_runs_side_by_side_have_their_own_process_and_threads(tmp_path, monkeypa
     assert 1 <= len(processes) <= 2 and os.getpid() not in processes
     assert {run["threads"] for run in found} == {1}
     assert sorted(seen) == [(seed, 1, 2, 0.5, 10.0) for seed in range(4)]
+
+
+def test_workers_tidy_up_when_all_is_done(tmp_path, monkeypatch):
+    monkeypatch.setattr("sepnorm.launchers.places", lambda config: 2)
+    run_jobs(jobs(tmp_path, data="tidy"))
+    assert {f"tidied-{run['process']}" for run in metrics(tmp_path)} == {
+        path.name for path in tmp_path.rglob("tidied-*")
+    }
 
 
 def test_one_at_a_time_stays_in_this_process(tmp_path):
