@@ -22,6 +22,11 @@ from sepnorm.launchers import Job, places, run_jobs
 CONFIG = PRESETS["demo"].changed({"threads": 1})
 
 
+def slowly_touch(path):
+    time.sleep(0.5)
+    path.touch()
+
+
 class Noting:
     """A recipe that trains nothing: it notes who ran what, and fails where its data says so."""
 
@@ -34,7 +39,7 @@ class Noting:
         if self.base.data == "crash":
             os._exit(3)
         if self.base.data == "tidy":  # as what is shared between processes is
-            Finalize(None, (folder.parent / f"tidied-{os.getpid()}").touch, exitpriority=0)
+            Finalize(None, slowly_touch, (folder / f"tidied-{os.getpid()}",), exitpriority=0)
         if self.base.data == "odd":
             raise ValueError("odd")
         if report is not None:
