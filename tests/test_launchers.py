@@ -39,7 +39,7 @@ class Noting:
         if self.base.data == "crash":
             os._exit(3)
         if self.base.data == "tidy":  # as what is shared between processes is
-            Finalize(None, slowly_touch, (folder / f"tidied-{os.getpid()}",), exitpriority=0)
+            Finalize(None, slowly_touch, (folder.parent / f"tidied-{os.getpid()}",), exitpriority=0)
         if self.base.data == "odd":
             raise ValueError("odd")
         if report is not None:
