@@ -54,7 +54,7 @@ check: $(STAMP)  ## lint, format and types
 
 STUDIES := table1 table2 table3 table4 figure2 figure3 figure4 figure5 figure6
 
-reproduce-demo: $(STAMP)  ## every table and figure of the paper at demo scale: about an hour on two cores
+reproduce-demo: $(STAMP)  ## every table and figure of the paper at demo scale: about forty minutes on two cores
 	for name in $(STUDIES); do $(BIN)/sepnorm reproduce $$name || exit 1; done
 
 results: $(STAMP)  ## the tables of docs/results.md anew, with DATA=FOLDER for what is not packaged: many hours, goes on where it was
