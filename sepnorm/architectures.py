@@ -109,6 +109,10 @@ def _build_transformers(folder: Path, name: str, build: dict[str, Any]) -> nn.Mo
         if build.get("attention") in ("eager", "sdpa"):
             config._attn_implementation = build["attention"]
         model: nn.Module = cls(config)
+        if name == "ViTMAEModel" and (registers := getattr(config, "num_register_tokens", 0)):
+            from sepnorm.images.model import give_leading_tokens
+
+            give_leading_tokens(model, 1 + registers)
     except Exception as error:  # whatever a damaged config makes transformers raise
         raise SepNormError(
             f"transformers cannot build a {name} from {folder / 'config.json'}: {one_line(error)}."

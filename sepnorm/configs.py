@@ -20,7 +20,7 @@ class RunConfig(BaseModel):
     data: str
     norm: str = "ln"
     sites: str = "final"
-    num_cls: int = Field(1, ge=1)  # how many leading tokens have the norm of [CLS]
+    num_cls: int = Field(1, ge=1)  # how many leading tokens have the norm of [CLS]: more than one in images alone
     momentum: float = Field(0.1, gt=0, le=1)  # of the running statistics of batch norms
     seed: int = Field(0, ge=0, lt=2**31)
     uniformity_weight: float = Field(0.0, ge=0)  # lambda of the paper

@@ -92,7 +92,8 @@ class Encoder:
         hidden = output["token_embeddings"] if "token_embeddings" in output else output["last_hidden_state"]
         mask = batch.get("attention_mask")
         keep = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
-        return Encoded(hidden[:, 0], hidden[:, 1:], keep[:, 1:])
+        first = 1 + int(getattr(getattr(model, "config", None), "num_register_tokens", 0) or 0)
+        return Encoded(hidden[:, 0], hidden[:, first:], keep[:, first:])
 
     @contextmanager
     def _working(self) -> Iterator[None]:

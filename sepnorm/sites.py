@@ -88,8 +88,9 @@ def find_sites(model: nn.Module, example: Any = None, num_cls: int = 1) -> list[
         trial = find_trial(model) if example is None else trial_of_example(model, example)
         trace = run_trial(trial, {_below(path, trial.prefix): module for path, module in norms.items()}, num_cls)
     if trace.first_cls is None:
+        leading = "is the first token" if num_cls == 1 else f"are the first {num_cls} tokens, as num_cls says,"
         raise SepNormError(
-            f"{type(model).__name__} has no [CLS] that could be found: at no point of the forward pass is the first token the "
+            f"{type(model).__name__} has no [CLS] that could be found: at no point of the forward pass {leading} the "
             "same for every sample while the others differ. Mean pooling, a [CLS] in another place and left padding look so."
         )
     for path, calls in trace.calls.items():

@@ -119,6 +119,15 @@ def test_a_table_and_a_figure_from_the_same_runs(tmp_path, monkeypatch):
     assert before == {run.name: (run / "metrics.json").stat().st_mtime_ns for run in runs}
 
 
+def test_a_study_of_a_setting_has_an_arm_for_each_value(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(app, ["study", "num-cls", "--seeds", "1", "--quiet", *WORDS])
+    assert said.exit_code == 0, said.output
+    table = json.loads((tmp_path / "runs/reproduce-demo/num-cls.json").read_text())["tables"][0]
+    names = ["ln", "bn+bn@final, num_cls 1", "bn+bn@final, num_cls 2", "bn+bn@final, num_cls 4"]
+    assert [row[0] for row in table["rows"]] == names and all(all(row) for row in table["rows"])
+
+
 def test_data_that_are_missing_are_named_with_the_way_to_get_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

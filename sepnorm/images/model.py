@@ -44,6 +44,8 @@ class MaskedAutoencoder(nn.Module):
         with torch.no_grad():  # transformers 5 leaves both at zero in a model that is not loaded from a checkpoint
             self.mae.vit.embeddings.position_embeddings.copy_(positions(config.width, side))
             self.mae.decoder.decoder_pos_embed.copy_(positions(config.decoder_width, side))
+        if config.num_cls > 1:
+            give_leading_tokens(self.mae.vit, config.num_cls)
         give_norms(self.mae.vit, config)
 
     def forward(self, pixel_values: Tensor, noise: Tensor) -> dict[str, Tensor]:
@@ -56,7 +58,7 @@ class MaskedAutoencoder(nn.Module):
         order = noise.argsort(dim=1)
         seen = order[:, : int(patches.shape[1] * (1 - self.settings.mask_ratio))]
         latent = self._encode(patches, seen)
-        predicted = self._decode(latent, order)
+        predicted = self._decode(self._without_registers(latent), order)
         target = _chosen(patches, order[:, seen.shape[1] :])
         if self.settings.normalised_pixels:
             target = (target - target.mean(-1, keepdim=True)) / (target.var(-1, keepdim=True) + 1e-6).sqrt()
@@ -68,12 +70,14 @@ class MaskedAutoencoder(nn.Module):
         if self.settings.uniformity_on in ("cls", "both"):
             parts.append(uniformity_loss(latent[:, 0], form))
         if self.settings.uniformity_on in ("tokens", "both"):
-            parts.append(uniformity_loss(latent[:, 1:], form, within=self.settings.uniformity_within))
+            parts.append(
+                uniformity_loss(latent[:, self.settings.num_cls :], form, within=self.settings.uniformity_within)
+            )
         term = torch.stack(parts).sum()
         return {"loss": reconstruction + self.settings.uniformity_weight * term}
 
     def _encode(self, patches: Tensor, seen: Tensor) -> Tensor:
-        """Latent tokens (images, 1 + seen, width), [CLS] first, of the patches whose numbers are ``seen`` (images, seen)."""
+        """Latent tokens (images, num_cls + seen, width), [CLS] first, of the patches whose numbers are ``seen`` (images, seen)."""
         vit = self.mae.vit
         embed = vit.embeddings.patch_embeddings.projection
         weight = embed.weight.permute(0, 2, 3, 1).flatten(1)  # channels last, as in a patch
@@ -101,8 +105,21 @@ class MaskedAutoencoder(nn.Module):
     def reconstruct(self, pixel_values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Latent tokens with [CLS] first, predicted patches (images, patches, values), and 1 where a patch was masked."""
         seen: Any = self.mae.vit(pixel_values, noise=noise)
-        logits = self.mae.decoder(seen.last_hidden_state, seen.ids_restore).logits
+        logits = self.mae.decoder(self._without_registers(seen.last_hidden_state), seen.ids_restore).logits
         return seen.last_hidden_state, logits, seen.mask
+
+    def _without_registers(self, latent: Tensor) -> Tensor:
+        """[CLS] and the patches, which are what the decoder takes."""
+        leading = self.settings.num_cls
+        return latent if leading == 1 else torch.cat([latent[:, :1], latent[:, leading:]], dim=1)
+
+
+def give_leading_tokens(vit: Any, count: int) -> None:
+    """Learnt tokens after [CLS] and before the patches, like the registers of DINOv2, so that ``count`` are in front."""
+    cls = vit.embeddings.cls_token.detach()
+    more = torch.randn(1, count - 1, cls.shape[2]) * 0.02
+    vit.embeddings.cls_token = nn.Parameter(torch.cat([cls[:, :1], more], dim=1))
+    vit.config.num_register_tokens = count - 1
 
 
 def _chosen(patches: Tensor, numbers: Tensor) -> Tensor:

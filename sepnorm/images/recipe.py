@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from sepnorm.inspection import Inspection, inspect
 from sepnorm.probes import Split, centred, knn_probe, linear_probe, probe, shape, whitened
 from sepnorm.steps import Samples, Steps, StreamedSteps
 from sepnorm.store import save
+from sepnorm.surgery import convert
 from sepnorm.training import Report, Trained, train
 
 _BATCH = 256  # images encoded at a time
@@ -71,11 +73,15 @@ class ImageRecipe:
         from sepnorm.picture import Picture
 
         folder.mkdir(parents=True, exist_ok=True)
-        if model.settings.norm == "ln":
-            model.mae.vit.save_pretrained(folder)
+        vit, settings = model.mae.vit, model.settings
+        if settings.norm == "ln" and settings.num_cls > 1:  # transformers would not open it; of the same outputs:
+            vit = copy.deepcopy(vit)
+            convert(vit, "ln+ln", sites="final", num_cls=settings.num_cls)
+        if settings.norm == "ln" and settings.num_cls == 1:
+            vit.save_pretrained(folder)
         else:
-            save(model.mae.vit, folder)
-        size = model.settings.image_size
+            save(vit, folder)
+        size = settings.image_size
         Picture((size, size), self.data.mean, self.data.std).save(folder)
 
     def pixels(self, images: Tensor) -> Tensor:
@@ -127,7 +133,7 @@ class ImageRecipe:
             for part in images.images.split(_BATCH):
                 hidden = encoder(**self._whole(model, part)).last_hidden_state
                 cls.append(hidden[:, 0])
-                pooled.append(hidden[:, 1:].mean(1))
+                pooled.append(hidden[:, model.settings.num_cls :].mean(1))
         finally:
             encoder.config.mask_ratio = model.settings.mask_ratio
         return torch.cat(cls), torch.cat(pooled)
@@ -152,7 +158,7 @@ class ImageRecipe:
         encoder.config.mask_ratio = 0.0
         try:
             layers = inspect(encoder, batches)
-            tokens = torch.cat([encoder(**batch).last_hidden_state[:, 1:] for batch in batches])
+            tokens = torch.cat([encoder(**batch).last_hidden_state for batch in batches])[:, model.settings.num_cls :]
         finally:
             encoder.config.mask_ratio = model.settings.mask_ratio
         return layers, some_tokens(tokens, _TOKENS)

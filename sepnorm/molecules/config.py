@@ -45,6 +45,10 @@ class MoleculeConfig(RunConfig):
     def _fits(self) -> Self:
         if self.width % self.heads:
             raise SepNormError(f"width {self.width} cannot be divided among {self.heads} heads.")
+        if self.num_cls > 1:
+            raise SepNormError(
+                f"num_cls={self.num_cls} is for images: molecules have one [CLS] and nothing else in front."
+            )
         if self.similar_sizes and "bn" in self.norm:
             raise SepNormError(
                 "a batch of molecules of similar size has other statistics than all molecules, so that a model with batch norms "

@@ -43,6 +43,10 @@ class TextConfig(RunConfig):
     def _fits(self) -> Self:
         if self.width % self.heads:
             raise SepNormError(f"width {self.width} cannot be divided among {self.heads} heads.")
+        if self.num_cls > 1:
+            raise SepNormError(
+                f"num_cls={self.num_cls} is for images: sentences have one [CLS] and nothing else in front."
+            )
         if self.stream is not None and self.sentences is not None:
             raise SepNormError(
                 "a stream is read as long as max_steps says: leave out sentences, or set it to nothing by --set sentences=null."

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 import sepnorm
+from sepnorm.data import Record
+from sepnorm.encoders import open_encoder
 from sepnorm.geometry import summary
 from sepnorm.images.config import PRESETS, ImageConfig
 from sepnorm.images.model import MaskedAutoencoder, positions
@@ -226,6 +229,30 @@ def test_images_without_labels_are_measured_without_probes(recipe, measured):
     expected = {f"{name}_{key}" for name in ("cls", "mean") for key in ("uniformity", "effective_rank", "mean_cosine")}
     assert metrics.keys() == expected
     assert metrics == {key: measured[0][key] for key in expected}
+
+
+@pytest.mark.parametrize("norm", ["ln", "bn+bn"])
+def test_more_leading_tokens_are_learnt_kept_out_of_means_and_saved(recipe, norm, tmp_path):
+    model, usual = MaskedAutoencoder(TINY.changed({"norm": norm, "num_cls": 3})), MaskedAutoencoder(TINY)
+    vit: Any = model.mae.vit
+    assert torch.equal(vit.layers[0].mlp.fc1.weight, usual.mae.vit.layers[0].mlp.fc1.weight)  # all else begins alike
+    assert torch.equal(vit.embeddings.cls_token[:, :1], usual.mae.vit.embeddings.cls_token)
+    model.train()(*batch())["loss"].backward()
+    assert bool((vit.embeddings.cls_token.grad[0].abs().sum(1) > 0).all())
+    assert torch.isfinite(model.reconstruct(*batch())[1]).all()
+    if norm != "ln":
+        assert vit.layernorm.num_cls == 3
+    cls, mean = recipe.encode(model, recipe.data.test)
+    recipe.save(model, tmp_path / "model")
+    encoder = open_encoder(str(tmp_path / "model"))
+    images = [
+        Record(Image.fromarray(rows[0].numpy()), None, str(i)) for i, rows in enumerate(recipe.data.test.images[:4])
+    ]
+    with encoder.evaluating():
+        (_, given), *_ = encoder.batches(iter(images))
+        found = encoder.encode(given)
+    assert found.tokens.shape[1] == TINY.patches
+    assert torch.allclose(found.cls, cls[:4], atol=1e-5) and torch.allclose(found.tokens.mean(1), mean[:4], atol=1e-5)
 
 
 def test_a_config_that_does_not_fit_is_refused():
