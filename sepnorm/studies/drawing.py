@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sepnorm.experiment import Arm, Comparison
@@ -202,7 +202,8 @@ def merged_table(found: Found) -> Drawn:
                 arms.append(Arm(name, arm.config, arm.metrics, arm.losses, arm.folders))
     whole = Comparison(arms)
     metrics = {m: name_of(m) for m in _MAIN if m in whole.metrics}
-    return Drawn(_by_part([(found[0][0], whole)], metrics), note=_MEANS)
+    first = found[0][0]
+    return Drawn(_by_part([(replace(first, name=first.shared or first.name), whole)], metrics), note=_MEANS)
 
 
 def _shown(comparison: Comparison) -> dict[str, Any]:
