@@ -40,7 +40,7 @@ demo: $(STAMP)  ## compare shared and separate norms on digits, and write a repo
 	$(BIN)/sepnorm compare images
 
 test: $(STAMP) $(TIMM)  ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 12
 
 test-faults: $(STAMP)  ## kill runs, damage files, fill disks: about half an hour on two cores
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m faults tests/faults

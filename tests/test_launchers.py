@@ -60,23 +60,16 @@ def metrics(folder, count=4):
     return [json.loads((folder / str(seed) / "metrics.json").read_text()) for seed in range(count)]
 
 
-def test_runs_side_by_side_have_their_own_process_and_threads(tmp_path, monkeypatch):
+def test_runs_side_by_side_have_their_own_process_and_threads_and_tidy_up(tmp_path, monkeypatch):
     monkeypatch.setattr("sepnorm.launchers.places", lambda config: 2)
     seen = []
-    run_jobs(jobs(tmp_path), "local", lambda arm, seed: lambda *progress: seen.append((seed, *progress)))
+    run_jobs(jobs(tmp_path, data="tidy"), "local", lambda arm, seed: lambda *progress: seen.append((seed, *progress)))
     found = metrics(tmp_path)
     processes = {run["process"] for run in found}
     assert 1 <= len(processes) <= 2 and os.getpid() not in processes
     assert {run["threads"] for run in found} == {1}
     assert sorted(seen) == [(seed, 1, 2, 0.5, 10.0) for seed in range(4)]
-
-
-def test_workers_tidy_up_when_all_is_done(tmp_path, monkeypatch):
-    monkeypatch.setattr("sepnorm.launchers.places", lambda config: 2)
-    run_jobs(jobs(tmp_path, data="tidy"))
-    assert {f"tidied-{run['process']}" for run in metrics(tmp_path)} == {
-        path.name for path in tmp_path.rglob("tidied-*")
-    }
+    assert {f"tidied-{process}" for process in processes} == {path.name for path in tmp_path.rglob("tidied-*")}
 
 
 def test_one_at_a_time_stays_in_this_process(tmp_path):

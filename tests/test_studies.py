@@ -118,10 +118,9 @@ def test_a_table_and_a_figure_from_the_same_runs(tmp_path, monkeypatch):
     assert "Loss of training" in page and "singular values" in page.lower()
     assert before == {run.name: (run / "metrics.json").stat().st_mtime_ns for run in runs}
 
-
-def test_a_study_of_a_setting_has_an_arm_for_each_value(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    said = CliRunner().invoke(app, ["study", "num-cls", "--seeds", "1", "--quiet", *WORDS])
+    said = CliRunner().invoke(
+        app, ["study", "num-cls", "--seeds", "1", "--quiet", *WORDS]
+    )  # two of its four runs are there
     assert said.exit_code == 0, said.output
     table = json.loads((tmp_path / "runs/reproduce-demo/num-cls.json").read_text())["tables"][0]
     names = ["ln", "bn+bn@final, num_cls 1", "bn+bn@final, num_cls 2", "bn+bn@final, num_cls 4"]
