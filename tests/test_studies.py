@@ -118,9 +118,8 @@ def test_a_table_and_a_figure_from_the_same_runs(tmp_path, monkeypatch):
     assert "Loss of training" in page and "singular values" in page.lower()
     assert before == {run.name: (run / "metrics.json").stat().st_mtime_ns for run in runs}
 
-    said = CliRunner().invoke(
-        app, ["study", "num-cls", "--seeds", "1", "--quiet", *WORDS]
-    )  # two of its four runs are there
+    # a study of ours, two of whose four runs are there
+    said = CliRunner().invoke(app, ["study", "num-cls", "--seeds", "1", "--quiet", *WORDS])
     assert said.exit_code == 0, said.output
     table = json.loads((tmp_path / "runs/reproduce-demo/num-cls.json").read_text())["tables"][0]
     names = ["ln", "bn+bn@final, num_cls 1", "bn+bn@final, num_cls 2", "bn+bn@final, num_cls 4"]

@@ -18,6 +18,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from sepnorm.studies.plan import STUDIES
+
 HERE = Path(__file__).parent
 
 
@@ -59,20 +61,7 @@ TABLES = {
         "--set train_molecules=50000 --set split=random --set test={moleculenet} --norms ln,bn@final,bn+ln@final --seeds 5 "
         "--set max_atoms=128 --set epochs=2 --set learning_rate=1e-3"
     ),
-    **{
-        name: Table(f"study {name}")
-        for name in (
-            "sites",
-            "batch-size",
-            "momentum",
-            "num-cls",
-            "rms",
-            "probe",
-            "pooling",
-            "whitening",
-            "calibration",
-        )
-    },
+    **{name: Table(f"study {name}") for name, study in STUDIES.items() if study.ours},
 }
 #: Drawn from a comparison for the README: the file, the score, its name, the arms.
 PICTURES = {
