@@ -6,8 +6,9 @@ STAMP := $(VENV)/.installed
 TIMM := .timm
 LIGHTLY := .lightly
 PYG := .pyg
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test test-faults check docs reproduce-demo results bench bench-images bench-text bench-molecules clean
+.PHONY: help setup lock demo test test-long test-all test-faults check docs reproduce-demo results bench bench-images bench-text bench-molecules clean
 .DEFAULT_GOAL := help
 
 help:  ## show the targets
@@ -15,26 +16,27 @@ help:  ## show the targets
 
 setup: $(STAMP)  ## create .venv and install everything into it
 
-$(STAMP): pyproject.toml constraints.txt
+# Everything comes by hash from locks/, but torch: which of its builds fits is known on the machine alone.
+$(STAMP): pyproject.toml constraints.txt locks/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(INSTALL) --require-hashes --no-deps --requirement locks/dev.txt
+	$(INSTALL) --constraint constraints.txt torch
+	$(INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
-# timm wants torchvision, which must stay out of .venv: a build of it that does not fit torch breaks transformers too.
-$(TIMM): | $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(TIMM) \
-		timm==1.0.30 torchvision==0.28.0 pillow==13.0.0
+# timm wants torchvision, which must stay out of .venv: a build of it that does not fit torch breaks transformers too. The same
+# holds for lightly. What else these import is installed already.
+$(TIMM) $(LIGHTLY) $(PYG): .%: locks/%.txt | $(STAMP)
+	$(INSTALL) --require-hashes --no-deps --upgrade --target $@ --requirement $<
+	touch $@
 
-# As with timm: torchvision stays out of .venv. What else lightly imports is installed already.
-$(LIGHTLY): | $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(LIGHTLY) \
-		lightly==1.6.0 timm==1.0.30 torchvision==0.28.0
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
-# Only the benchmark of molecules wants these.
-$(PYG): | $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(PYG) \
-		torch_geometric==2.8.1 requests urllib3 idna certifi charset-normalizer
+lock: $(STAMP)  ## write the files in locks/ anew, with the newest versions that fit
+	$(INSTALL) uv
+	$(LOCK) --upgrade --extra dev --constraint constraints.txt --no-emit-package torch --output-file locks/dev.txt pyproject.toml
+	for name in timm lightly pyg; do $(LOCK) --no-deps --output-file locks/$$name.txt locks/$$name.in || exit 1; done
 
 demo: $(STAMP)  ## compare shared and separate norms on digits, and write a report page
 	$(BIN)/sepnorm compare images
@@ -42,15 +44,23 @@ demo: $(STAMP)  ## compare shared and separate norms on digits, and write a repo
 test: $(STAMP) $(TIMM)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 12
 
+LONG := tests/faults/test_hostile_files.py tests/faults/test_hostile_keys.py
+
+test-long: $(STAMP)  ## a hostile value for every key of a model's settings
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 12 -m faults $(LONG)
+
+test-all: test test-long  ## both
+
 test-faults: $(STAMP)  ## kill runs, damage files, fill disks: about half an hour on two cores
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m faults tests/faults
 	SEPNORM_FUZZ=500 $(BIN)/python -m pytest -n 2 tests/faults/test_fuzzing.py
 	$(BIN)/python tests/faults/damage.py --count 10000 --seed 0
 
-check: $(STAMP)  ## lint, format and types
+check: $(STAMP)  ## lint, format, types, and that rooms import only from those below
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 STUDIES := table1 table2 table3 table4 figure2 figure3 figure4 figure5 figure6
 

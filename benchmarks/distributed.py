@@ -31,10 +31,10 @@ import torch.multiprocessing as mp
 from norm_overhead import KEEP_MEMORY
 from torch.nn.parallel import DistributedDataParallel
 
-from sepnorm.images.config import PRESETS, ImageConfig
-from sepnorm.images.model import MaskedAutoencoder
-from sepnorm.layer import TokenNorm
-from sepnorm.processes import part
+from sepnorm.distributed import part
+from sepnorm.domains.images.config import PRESETS, ImageConfig
+from sepnorm.domains.images.model import MaskedAutoencoder
+from sepnorm.layer.sep_norm import TokenNorm
 
 SITES = ("final", "all")
 ALONE = ", each process for itself"

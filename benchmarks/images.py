@@ -46,8 +46,8 @@ from torch import Tensor, nn
 # Before lightly's folder is on the path: with torchvision in sight, transformers would import that too.
 from transformers import ViTMAEForPreTraining  # noqa: F401
 
-from sepnorm.images.config import ImageConfig
-from sepnorm.images.model import MaskedAutoencoder
+from sepnorm.domains.images.config import ImageConfig
+from sepnorm.domains.images.model import MaskedAutoencoder
 
 BATCH = 64
 SIZES: dict[str, dict[str, int]] = {

@@ -43,11 +43,11 @@ from rdkit import Chem
 from torch import Tensor, nn
 
 import sepnorm
-from sepnorm.molecules.batches import buckets, collate
-from sepnorm.molecules.features import featurise
-from sepnorm.molecules.graphormer import GraphormerConfig, GraphormerModel
-from sepnorm.molecules.graphs import Graph, Graphs, feature_set
-from sepnorm.molecules.tables import read_table
+from sepnorm.domains.molecules.batches import buckets, collate
+from sepnorm.domains.molecules.features import featurise
+from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
+from sepnorm.domains.molecules.graphs import Graph, Graphs, feature_set
+from sepnorm.domains.molecules.tables import read_table
 
 BATCH = 64
 TRAINED = 4  # batches of a run

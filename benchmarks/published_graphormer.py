@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sepnorm.molecules.batches import collate
-from sepnorm.molecules.graphormer import GraphormerConfig, GraphormerModel
-from sepnorm.molecules.graphs import Graph
+from sepnorm.domains.molecules.batches import collate
+from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
+from sepnorm.domains.molecules.graphs import Graph
 
 HOPS = 5
 

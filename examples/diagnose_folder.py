@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepnorm.diagnosis import diagnose
+from sepnorm.domains.diagnosis import diagnose
 from sepnorm.report.diagnosis_page import write_diagnosis
 
 

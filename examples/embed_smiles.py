@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 
-from sepnorm.embedding import write_embeddings
-from sepnorm.pretraining import pretrain
+from sepnorm.domains.embedding import write_embeddings
+from sepnorm.domains.pretraining import pretrain
 
 MOLECULES = {
     "ethanol": "CCO", "propanol": "CCCO", "butanol": "CCCCO", "benzene": "c1ccccc1", "toluene": "Cc1ccccc1",

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from transformers import Trainer, TrainingArguments, ViTMAEConfig, ViTMAEForPreTraining, set_seed
 
 import sepnorm
-from sepnorm.images.model import positions
+from sepnorm.domains.images.model import positions
 
 
 def build() -> ViTMAEForPreTraining:

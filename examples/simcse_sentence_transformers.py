@@ -15,8 +15,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import set_seed
 
 import sepnorm
-from sepnorm.text.lee import lee_pairs, lee_sentences
-from sepnorm.text.sts import sts_score
+from sepnorm.domains.text.lee import lee_pairs, lee_sentences
+from sepnorm.domains.text.sts import sts_score
 
 
 def main() -> None:

@@ -1,55 +1,66 @@
-"""Separate normalisation of [CLS] and tokens in transformers: the layer, the surgery, the statistics."""
+"""Separate normalisation of [CLS] and tokens in transformers: the layer, the surgery, the statistics.
 
+The public names are in ``__init__.pyi``. They are imported when they are first asked for, torch included: who only asks for
+help does not wait for it.
+"""
+
+import ast
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
 
-from sepnorm._version import __version__
-from sepnorm.errors import SepNormError, SepNormWarning
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+_HOMES = {name.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names}
+__all__ = sorted(_HOMES)
 
-if TYPE_CHECKING:
-    from sepnorm import geometry, losses
-    from sepnorm.calibration import calibrate, freeze
-    from sepnorm.inspection import Inspection, inspect
-    from sepnorm.layer import SepNorm, SharedNorm
-    from sepnorm.store import load, save
-    from sepnorm.surgery import ConversionReport, convert, revert
 
-__all__ = [
-    "ConversionReport",
-    "Inspection",
-    "SepNorm",
-    "SepNormError",
-    "SepNormWarning",
-    "SharedNorm",
-    "__version__",
-    "calibrate",
-    "convert",
-    "freeze",
-    "geometry",
-    "inspect",
-    "load",
-    "losses",
-    "revert",
-    "save",
-]
-
-#: What is loaded when it is first asked for, torch included: who only asks for help does not wait for it.
-_LATER = {
-    "calibration": ("calibrate", "freeze"),
-    "inspection": ("Inspection", "inspect"),
-    "layer": ("SepNorm", "SharedNorm"),
-    "store": ("load", "save"),
-    "surgery": ("ConversionReport", "convert", "revert"),
+#: Modules under their names of before, which were documented.
+_MOVED = {
+    "diagnosis": "domains.diagnosis",
+    "embedding": "domains.embedding",
+    "evaluation": "domains.evaluation",
+    "exporting": "domains.export",
+    "feed": "surgery.model_call",
+    "images": "domains.images",
+    "inspection": "surgery.inspection",
+    "molecules": "domains.molecules",
+    "pretraining": "domains.pretraining",
+    "sites": "surgery.sites",
+    "text": "domains.text",
+    "verdict": "report.verdict",
 }
-_HOME = {name: module for module, names in _LATER.items() for name in names}
+
+
+class _Moved(MetaPathFinder, Loader):
+    """Imports what has another name now: ``sepnorm.sites`` is ``sepnorm.surgery.sites``."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        first, _, rest = name.removeprefix("sepnorm.").partition(".")
+        if not name.startswith("sepnorm.") or first not in _MOVED:
+            return None
+        new = f"sepnorm.{_MOVED[first]}" + (f".{rest}" if rest else "")
+        return ModuleSpec(name, self, origin=new)
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        self._spec = import_module(str(spec.origin)).__spec__
+        return import_module(str(spec.origin))
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__ = self._spec  # it is the module itself, which keeps its own name
+
+
+sys.meta_path.append(_Moved())
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("geometry", "losses"):
-        return import_module(f"sepnorm.{name}")
-    if name not in _HOME:
+    home = _HOMES.get(name)
+    if home is None:
         raise AttributeError(f"module 'sepnorm' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"sepnorm.{_HOME[name]}"), name)
+    value = import_module(f"sepnorm.{name}") if home == "sepnorm" else getattr(import_module(home), name)
+    globals()[name] = value
     return value
 
 

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Runs the command line, or says what it needs where the package was installed without it."""
     try:
-        from sepnorm.cli import main as run
+        from sepnorm.commands.app import main as run
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

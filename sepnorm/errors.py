@@ -1,4 +1,4 @@
-"""The errors of the package, and the nearest match for a misspelt name."""
+"""The errors of the package, and what messages are made of: printable names, the nearest match for a misspelt one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def as_notes(silent: bool = False) -> None:
 
     def say(message: Warning | str, category: type[Warning], *rest: Any, **others: Any) -> None:
         if issubclass(category, LeftOutWarning):
-            print(f"Note: {message}", file=sys.stderr)
+            print(printable(f"Note: {message}"), file=sys.stderr)
         else:
             usual(message, category, *rest, **others)
 
@@ -53,6 +53,12 @@ def as_notes(silent: bool = False) -> None:
     warnings.filterwarnings("ignore", category=SepNormWarning)
     if not silent:
         warnings.filterwarnings("once", category=LeftOutWarning)
+
+
+def printable(text: str) -> str:
+    """A name as text that can be written and shown: bytes that are no UTF-8, and signs that steer a terminal, by backslashes."""
+    shown = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in shown)
 
 
 def one_line(error: BaseException) -> str:

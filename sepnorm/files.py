@@ -6,6 +6,7 @@ import hashlib
 import json
 import lzma
 import os
+import secrets
 import struct
 import tokenize
 import zipfile
@@ -26,31 +27,67 @@ DAMAGE: tuple[type[Exception], ...] = (
     ValueError, lzma.LZMAError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
-_LARGE, _PACKED = 2**28, 100  # bytes of an array, and how many times smaller it may be packed where it is larger
+LARGE, PACKED = (
+    2**28,
+    100,
+)  # bytes that are unpacked without a question, and how many times larger than packed more may be
 
 
 def write_whole(path: Path, write: Callable[[str], Any]) -> None:
-    """Writes under another name first, so that what was there is whole until the new file is."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    """Writes under another name first, so that what was there is whole until the new file is, and waits for the disk."""
+    scratch = path.with_name(f".sepnorm-{secrets.token_hex(8)}")  # process numbers are the same in several containers
     try:
         write(str(scratch))
-        with open(scratch, "rb") as file:
-            os.fsync(file.fileno())
+        sync(scratch)
         os.replace(scratch, path)
+        sync(path.parent)
     finally:
         scratch.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Text to a file, whole or not at all."""
-    write_whole(path, lambda scratch: Path(scratch).write_text(text, encoding="utf-8"))
+    """Text to a file, whole or not at all; names of files that are no text are written with backslashes."""
+    write_whole(path, lambda scratch: Path(scratch).write_bytes(text.encode("utf-8", "backslashreplace")))
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows opens no folders
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_below(folder: Path) -> None:
+    """Waits until everything in a folder is on the disk."""
+    for path in [*folder.rglob("*"), folder, folder.parent]:
+        if path.is_dir() or path.is_file():
+            sync(path)
 
 
 def settle(path: Path) -> str:
     """Waits until a file is on the disk, and gives its checksum."""
+    require_file(path)
+    sync(path)
     with open(path, "rb") as file:
-        os.fsync(file.fileno())
         return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def require_file(path: Path) -> None:
+    """Refuses what is no file before it is opened: a pipe would be waited at for ever."""
+    if not path.is_file():
+        raise SepNormError(f"{path} is no ordinary file." if path.exists() else f"there is no file {path}.")
+
+
+def regular_files(folder: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], list[Path]]:
+    """The files below a folder with one of these suffixes, sorted, and what looks so and is none: pipes, devices, dead links."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes)
+    return [path for path in found if path.is_file()], [
+        path for path in found if not path.is_file() and not path.is_dir()
+    ]
 
 
 @contextmanager
@@ -111,7 +148,7 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
 def refuse_bombs(archive: Any) -> None:
     """Refuses a zip file of arrays that would fill the memory from little."""
     for info in archive.infolist():
-        if info.file_size > _LARGE and info.file_size > _PACKED * info.compress_size:
+        if info.file_size > LARGE and info.file_size > PACKED * info.compress_size:
             raise SepNormError(
                 f"its array {info.filename} has {info.file_size / 2**30:.1f} GiB, packed to {info.compress_size / 2**20:.1f} MiB, "
                 "and is not unpacked: save it as .npy."

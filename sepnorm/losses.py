@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sepnorm.arguments import number, require_floats
+from sepnorm.distributed import gather, total
 from sepnorm.errors import SepNormError, nearest
-from sepnorm.processes import gather, total
 
 __all__ = ["info_nce", "uniformity_loss"]
 

@@ -36,7 +36,7 @@ def free_port() -> int:
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     """The command in an empty folder: words to exit code, output and errors."""
-    from sepnorm import cli
+    from sepnorm.commands import app as cli
 
     monkeypatch.chdir(tmp_path)
 

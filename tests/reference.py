@@ -32,6 +32,10 @@ def reference(layer: nn.Module, x: Tensor, padding: Tensor | None = None) -> Ten
     n = layer.num_cls
     x = x if layer.token_dim == 1 else x.transpose(0, 1)
     keep = torch.ones(x.shape[:2], dtype=torch.bool) if padding is None else ~padding
+    real = keep.clone()
+    real[:, :n] = True
+    real |= not layer.training
+    x = torch.where(real.unsqueeze(-1), x, 0.0)  # what lies in padding is nobody's concern
     if hasattr(layer, "norm"):
         out = normalise_rows(layer.norm, x, keep, layer.training)
     else:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from sepnorm import SepNormError
+from sepnorm.distributed import part
 from sepnorm.losses import info_nce, uniformity_loss
-from sepnorm.processes import part
 
 
 def cosines_of_pairs(x: torch.Tensor) -> torch.Tensor:

@@ -34,6 +34,25 @@ def test_names_are_there_and_others_are_not():
         _ = sepnorm.covert
 
 
+@pytest.mark.parametrize(
+    "name",
+    "diagnosis.diagnose embedding.write_embeddings evaluation.evaluate exporting.export_onnx feed.run images.model.positions "
+    "inspection.SiteStatistics layer.SepNorm molecules.graphormer.GraphormerModel pretraining.pretrain sites.Site "
+    "surgery.SiteReport text.sts.Pairs verdict.Verdict".split(),
+)
+def test_documented_names_of_before_are_still_there(name):
+    """In a process of its own, where nothing is imported yet."""
+    place, _, what = f"sepnorm.{name}".rpartition(".")
+    code = f"from {place} import {what} as found; print(found.__module__)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    module = importlib.import_module(out.strip())
+    assert getattr(module, what) is getattr(importlib.import_module(place), what)
+
+
+def test_the_top_of_the_package_has_few_modules():
+    assert len(list((ROOT / "sepnorm").glob("*.py"))) <= 8
+
+
 def test_every_public_name_is_documented():
     for module in (sepnorm, sepnorm.geometry, sepnorm.losses):
         for name in module.__all__:

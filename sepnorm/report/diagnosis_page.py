@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sepnorm.diagnosis import Diagnosis
 from sepnorm.geometry import Summary
-from sepnorm.inspection import Inspection
-from sepnorm.inspection import table as layer_table
 from sepnorm.report import figures
+from sepnorm.report.diagnosis import Diagnosis
 from sepnorm.report.page import Section, table, write_page
+from sepnorm.surgery.inspection import Inspection
+from sepnorm.surgery.inspection import table as layer_table
 
 DEFINITIONS = {
     "Mean cosine (anisotropy)": "Mean cosine between two different embeddings. 0 if they point everywhere, near 1 if all lie in a "

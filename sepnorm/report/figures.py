@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from sepnorm.diagnosis import Points
-    from sepnorm.inspection import SiteStatistics
+    from sepnorm.report.diagnosis import Points
+    from sepnorm.surgery.inspection import SiteStatistics
 
 #: Told apart by people who see few colours, on light and on dark ground (after Okabe and Ito).
 COLOURS = ("#2A86D1", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00", "#999999")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sepnorm.experiment import Arm, Comparison, higher_is_better
+from sepnorm.experiment.runs import Arm, Comparison, higher_is_better
 
 #: How metrics are called in tables, in the order of the columns; others are in results.json.
 NAMES = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from sepnorm._version import __version__
 from sepnorm.errors import SepNormError
-from sepnorm.files import write_whole
+from sepnorm.files import write_text
 
 _LONG = 25  # rows of a table from which on it scrolls by itself
 
@@ -60,7 +60,7 @@ def write_page(
 <script>{_plotly()}</script><script type="application/json" id="figures">{data}</script>
 <script>{(resources / "page.js").read_text(encoding="utf-8")}</script></body></html>
 """
-    write_whole(path, lambda scratch: Path(scratch).write_text(text, encoding="utf-8"))
+    write_text(path, text)
     return path
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sepnorm.diagnosis import Diagnosis, Points
-from sepnorm.experiment import Arm
+from sepnorm.experiment.runs import Arm
 from sepnorm.files import intact, read_arrays, read_json
 from sepnorm.geometry import summary
-from sepnorm.inspection import Inspection, PartStatistics, SideStatistics, SiteStatistics
-from sepnorm.verdict import judge
+from sepnorm.report.diagnosis import Diagnosis, Points
+from sepnorm.report.verdict import judge
+from sepnorm.surgery.inspection import Inspection, PartStatistics, SideStatistics, SiteStatistics
 
 _SHOWN = 2000  # points of the map
 

@@ -8,8 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sepnorm.errors import printable
+
 if TYPE_CHECKING:
-    from sepnorm.diagnosis import Diagnosis
+    from sepnorm.report.diagnosis import Diagnosis
+
+
+def say(text: object, error: bool = False) -> None:
+    """Prints to one of the two channels; names in it may hold anything, and steer no terminal."""
+    print(printable(str(text)), file=sys.stderr if error else sys.stdout, flush=True)
 
 
 @contextmanager
@@ -21,9 +28,9 @@ def progress_bar(name: str, quiet: bool) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(Path(name).name or name, total=None)
+        task = bar.add_task(printable(Path(name).name or name), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -33,11 +40,11 @@ def print_diagnoses(found: list[Diagnosis]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from sepnorm.inspection import table as layer_table
     from sepnorm.report.diagnosis_page import all_summaries, short_names, summary_rows
+    from sepnorm.surgery.inspection import table as layer_table
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    named = dict(zip(short_names([d.target for d in found]), found, strict=True))
+    console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
+    named = dict(zip(map(printable, short_names([d.target for d in found])), found, strict=True))
     summaries = all_summaries(named)
     grid = Table("", *summaries, box=None, header_style="bold")
     for row in summary_rows(summaries):
@@ -118,7 +125,7 @@ def _figure(value: float) -> str:
 
 def _lines(arm: str, seed: int) -> Any:
     """A line when a run begins, and three on its way."""
-    print(f"{arm}, seed {seed}: begins", file=sys.stderr, flush=True)
+    say(f"{arm}, seed {seed}: begins", error=True)
     quarter = 1
 
     def report(step: int, steps: int, loss: float, rate: float) -> None:
@@ -126,7 +133,7 @@ def _lines(arm: str, seed: int) -> Any:
         if step * 4 >= quarter * steps:
             quarter = step * 4 // steps + 1
             note = f"step {step} of {steps}, loss {loss:.3f}, {rate:.0f}/s"
-            print(f"{arm}, seed {seed}: {note}", file=sys.stderr, flush=True)
+            say(f"{arm}, seed {seed}: {note}", error=True)
 
     return report
 
@@ -143,8 +150,8 @@ def training_progress(quiet: bool) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Progress(*columns, TextColumn("{task.fields[note]}", markup=False), console=Console(stderr=True)) as bar:
 
         def start(arm: str, seed: int) -> Any:
             task = bar.add_task(f"{arm}, seed {seed}", total=None, note="")

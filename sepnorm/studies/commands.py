@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sepnorm.report.terminal import say
+
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Any setting, as width=64; repeat for more.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table.")]
 Scale = Annotated[str, typer.Option(help="demo (packaged data, minutes), small (hours) or paper (a cluster).")]
@@ -66,10 +68,10 @@ def _study(
     out: Path | None,
     quiet: bool,
 ) -> None:
-    from sepnorm.comparing import markdown
-    from sepnorm.configs import parse_changes
+    from sepnorm.domains.comparison import markdown
     from sepnorm.report.terminal import training_progress
     from sepnorm.studies.running import find_study, parts_of, run_study
+    from sepnorm.training.configs import parse_changes
 
     found, given = find_study(name, ours), parse_changes(changes)
     parts = parts_of(found, scale, {key: str(value) for key, value in parse_changes(data).items()}, seeds)
@@ -77,10 +79,10 @@ def _study(
     if dry_run:
         from sepnorm.studies.estimate import estimate
 
-        print(markdown(*estimate(parts, given, folder)))
+        say(markdown(*estimate(parts, given, folder)))
         return
     with training_progress(quiet) as start:
         page = run_study(name, found, parts, given, folder, launcher, start)
     if not quiet:
-        print((folder / f"{name}.md").read_text(encoding="utf-8"))
-    print(f"Report: {page}")
+        say((folder / f"{name}.md").read_text(encoding="utf-8"))
+    say(f"Report: {page}")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sepnorm.experiment import Arm, Comparison
+from sepnorm.experiment.intervals import difference, interval
+from sepnorm.experiment.runs import Arm, Comparison
 from sepnorm.geometry import uniformity
-from sepnorm.paired import difference, interval
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
 from sepnorm.report.comparison_page import diagnoses, feature_section, map_section, shape_section, verdict_class
 from sepnorm.report.metrics import name_of, shown_arms

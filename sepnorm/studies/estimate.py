@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from sepnorm.configs import RunConfig
-from sepnorm.experiment import finished, slug, using_threads
-from sepnorm.launchers import places
+from sepnorm.experiment.launchers import places
+from sepnorm.experiment.runs import finished, slug, using_threads
 from sepnorm.studies.plan import Part
 from sepnorm.studies.running import configs_of
+from sepnorm.training.configs import RunConfig
 
 _STEPS = 2  # that are measured
 _FEW, _SHORT = 4, 0.2  # samples of each, unless a step of these is so many seconds short
@@ -94,7 +94,7 @@ def _now(device: str) -> float:
 
 
 def _images(config: Any) -> tuple[nn.Module, Batch]:
-    from sepnorm.images.model import MaskedAutoencoder
+    from sepnorm.domains.images.model import MaskedAutoencoder
 
     def batch(count: int) -> dict[str, Any]:
         side = config.image_size
@@ -110,8 +110,8 @@ def _text(config: Any) -> tuple[nn.Module, Batch]:
     """A model of the hub is not fetched for this: it has the size of BERT's or RoBERTa's base."""
     from transformers import AutoModel, BertConfig, RobertaConfig
 
-    from sepnorm.text.model import SimCSE
-    from sepnorm.text.starting import open_start
+    from sepnorm.domains.text.model import SimCSE
+    from sepnorm.domains.text.starting import open_start
 
     if config.model == "minilm" or Path(config.model).is_dir():
         encoder = open_start(config, []).encoder
@@ -127,9 +127,9 @@ def _text(config: Any) -> tuple[nn.Module, Batch]:
 
 
 def _molecules(config: Any) -> tuple[nn.Module, Batch]:
-    from sepnorm.molecules.batches import collate
-    from sepnorm.molecules.features import featurise
-    from sepnorm.molecules.model import PropertyModel
+    from sepnorm.domains.molecules.batches import collate
+    from sepnorm.domains.molecules.features import featurise
+    from sepnorm.domains.molecules.model import PropertyModel
 
     some = [
         "CC(=O)Oc1ccccc1C(=O)O",

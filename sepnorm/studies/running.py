@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sepnorm.comparing import markdown, parse_arms
-from sepnorm.configs import RunConfig
-from sepnorm.configs import preset as choose
-from sepnorm.diagnosis import finite
 from sepnorm.domains import open_domain
+from sepnorm.domains.comparison import markdown, parse_arms
 from sepnorm.errors import SepNormError, nearest
-from sepnorm.experiment import Comparison, compare
+from sepnorm.experiment.runs import Comparison, compare
 from sepnorm.files import write_text
+from sepnorm.report.diagnosis import finite
 from sepnorm.report.page import write_page
 from sepnorm.studies.drawing import DRAWERS, Drawn
 from sepnorm.studies.plan import SCALES, STUDIES, Part, Study
-from sepnorm.training import Report
+from sepnorm.training.configs import RunConfig
+from sepnorm.training.configs import preset as choose
+from sepnorm.training.trainer import Report
 
 
 def find_study(name: str, ours: bool) -> Study:

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from sepnorm.configs import parse_arm
+from sepnorm.domains.text.config import PRESETS
+from sepnorm.domains.text.model import SimCSE
+from sepnorm.domains.text.recipe import TextRecipe
 from sepnorm.errors import SepNormWarning
-from sepnorm.paired import interval
+from sepnorm.experiment.intervals import interval
 from sepnorm.studies.drawing import Drawn
-from sepnorm.surgery import convert
-from sepnorm.text.config import PRESETS
-from sepnorm.text.model import SimCSE
-from sepnorm.text.recipe import TextRecipe
+from sepnorm.surgery.conversion import convert
+from sepnorm.training.configs import parse_arm
 
 ARMS = ("bn+ln@final", "bn+ln@all", "bn+bn@final", "bn+bn@all")
 COUNTS = (16, 64, 256, 1024)  # sentences that new norms are matched by

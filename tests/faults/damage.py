@@ -32,7 +32,7 @@ for folder in (HERE.parent, HERE):
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
 os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
 
-from damaging import damage, odd_settings, odd_word
+from damaging import ODD_FILES, bomb, damage, odd_settings, odd_word, ordered
 from whole_files import COMPARE, EXAMPLES, IMAGES, MOLECULES, TEXT, Example, make_all, settings
 from workshop import PATIENCE, VERDICTS, Case, Result, run_case, workers
 
@@ -43,8 +43,16 @@ _BASES = {
 }
 _OPTIONS = "--column --label --split --pooling --batch-size --max-samples --norm --sites --on --compare --data".split()
 _ARMS = "ln bn bn+ln bn+bn bn+ln@final bn+ln@all ln+ln rms bm+ln bn+ln+ln @ bn@ +".split()
+_READING = ("diagnose", "embed", "evaluate", "convert", "export")
+_FOREIGN = ("bert", "sentences", "converted", "vit", "graphormer")
+#: Code and a pickle beside a model, which leave a mark outside of the case's folder where they are run.
+_EVIL = {
+    "evil.py": b"import os\nos.system('true')\nclass Evil: ...\n",
+    "evil.bin": b"cos\nsystem\n(S'true'\ntR.",
+    "pytorch_model.bin": b"cos\nsystem\n(S'true'\ntR.",
+}
 #: How often cases without a damaged file come, beside the shares of the examples.
-_OTHERS = {"_settings": 40, "_words": 60, "_arms": 10, "_studies": 10}
+_OTHERS = {"_settings": 40, "_words": 60, "_arms": 10, "_studies": 10, "_odd_files": 40, "_bombs": 12, "_orders": 60}
 
 
 @dataclass(frozen=True)
@@ -61,13 +69,37 @@ class Maker:
         return getattr(self, kind)(number, rng) if isinstance(kind, str) else self._file(number, kind, rng)
 
     def _file(self, number: int, example: Example, rng: Random) -> Case:
-        files = sorted({path for pattern in example.damaged for path in self.whole.glob(pattern) if path.is_file()})
+        files = self._files(example)
         chosen = rng.sample(files, min(len(files), rng.choice((1, 1, 1, 2, len(files)))))
         contents = {
             str(path.relative_to(self.whole)): damage(path.read_bytes(), path.name.removesuffix(".gz"), rng)
             for path in chosen
         }
         return Case(number, example.kind, list(example.words), example.needed, contents, example.out)
+
+    def _odd_files(self, number: int, rng: Random) -> Case:
+        example = rng.choice([each for each in EXAMPLES if each.words[0] in _READING])
+        name = str(rng.choice(self._files(example)).relative_to(self.whole))
+        odd = {name: rng.choice(ODD_FILES)}
+        return Case(number, "pipes and links", list(example.words), example.needed, {}, example.out, odd)
+
+    def _bombs(self, number: int, rng: Random) -> Case:
+        packed = [each for each in EXAMPLES if Path(each.damaged[0]).suffix in (".gz", ".xz", ".bz2")]
+        example = rng.choice(packed)
+        contents = {example.damaged[0]: bomb(example.damaged[0], rng)}
+        return Case(number, "packed bombs", list(example.words), example.needed, contents, example.out)
+
+    def _orders(self, number: int, rng: Random) -> Case:
+        folders = [each for each in EXAMPLES if each.kind.startswith("folder of ") and each.needed[0] in _FOREIGN]
+        example = rng.choice(folders)
+        files = [path for path in self._files(example) if path.suffix == ".json"]
+        chosen = rng.sample(files, min(len(files), rng.choice((1, 1, 2))))
+        contents = {str(path.relative_to(self.whole)): ordered(path.read_bytes(), rng) for path in chosen}
+        contents |= {f"{example.needed[0]}/{name}": content for name, content in _EVIL.items()}
+        return Case(number, "orders to libraries", list(example.words), example.needed, contents, example.out)
+
+    def _files(self, example: Example) -> list[Path]:
+        return sorted({path for pattern in example.damaged for path in self.whole.glob(pattern) if path.is_file()})
 
     def _settings(self, number: int, rng: Random) -> Case:
         from sepnorm.domains import open_domain

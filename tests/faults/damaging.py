@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import json
+import lzma
+import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -170,6 +174,80 @@ def _damaged_header(content: bytes, rng: Random) -> bytes:
     place = rng.choice(digits)
     new = rng.choice((b"9", b"0", b"-", b"99999999999", b"e", b"]", b"1"))
     return content[:place] + new + content[place + 1 :]
+
+
+# ---- what is no ordinary file ------------------------------------------------------------------------------------------
+
+
+def put_odd_file(path: Path, kind: str) -> None:
+    """Puts a pipe, or a link of some kind, in the place of a file."""
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path.name if kind == "itself" else kind)
+
+
+#: Pipes, folders, and what links lead to.
+ODD_FILES = (
+    "pipe",
+    "folder",
+    "itself",
+    "/dev/zero",
+    "/dev/null",
+    "/",
+    "..",
+    "nowhere",
+    "/etc/hostname",
+)
+
+
+def bomb(name: str, rng: Random) -> bytes:
+    """A packed file of many times its size: lines, one line, or a list that does not end; now and then a small one."""
+    unit = rng.choice((b"\n", b"a", b"[[", b'"', b"[1,"))  # no rows: millions of these are work, and no harm
+    part = unit * (2**20 // len(unit)) if rng.random() < 0.7 else unit * 2
+    packing = Path(name).suffix
+    if packing == ".xz":
+        return lzma.compress(part, preset=0) * 1500
+    if packing == ".bz2":
+        return bz2.compress(part, 1) * 1500
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    head = packer.compress(b"text,label\n") + packer.flush(zlib.Z_FULL_FLUSH)
+    return head + (packer.compress(part) + packer.flush(zlib.Z_FULL_FLUSH)) * 1500
+
+
+# ---- orders to libraries ------------------------------------------------------------------------------------------------
+
+#: Keys that a library takes for more than a description, and what somebody may put there.
+ORDERS = (
+    "auto_map trust_remote_code attn_implementation _attn_implementation use_safetensors weights_only quantization_config "
+    "backbone use_timm_backbone transformers_weights configuration_files tokenizer_class processor_class vocab vocab_file "
+    "fast_tokenizer_files merges_file tokenizer_file init_inputs gguf_file model_args model_kwargs config_args tokenizer_args "
+    "processor_kwargs type path activation_function tokenizer_name_or_path transformer_task modality_config architecture "
+    "custom_pipelines _name_or_path weight_map num_hidden_layers vocab_size hidden_size max_position_embeddings image_size "
+    "dtype model_type architectures class library build aliases in_features out_features"
+).split()
+_ORDERED: list[Any] = [
+    True, False, "evil.Evil", "evil/repo", "evil--evil.Evil", "../outside", "/etc/hostname", "os.system", "AutoModel",
+    "torch.hub.load", "https://localhost:9/x", "sentence_transformers.SentenceTransformer", "timm_wrapper", 3_000_000, 10**10,
+    2**62, [2 * 10**9], ["evil.Evil", None], {"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil"}, {"x": "evil.bin"},
+    {"use_safetensors": False, "weights_only": False}, {"trust_remote_code": True}, {"attn_implementation": "evil/kernels"},
+    {"quant_method": "bitsandbytes", "load_in_8bit": True},
+]  # fmt: skip
+
+
+def ordered(content: bytes, rng: Random) -> bytes:
+    """JSON with a few orders at its top, or in one of its parts."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return content
+    holders = [each for each in (value, *(holder[key] for holder, key in _places(value))) if isinstance(each, dict)]
+    for _ in range(rng.randrange(1, 4) if holders else 0):
+        rng.choice(holders[:3])[rng.choice(ORDERS)] = rng.choice(_ORDERED)
+    return _dumped(value)
 
 
 # ---- words --------------------------------------------------------------------------------------------------------------

@@ -26,18 +26,18 @@ from models import bert, sentences
 
 import sepnorm
 from sepnorm import SepNormError, geometry, losses
-from sepnorm.comparing import parse_arms
-from sepnorm.configs import parse_changes
-from sepnorm.data import read_texts
+from sepnorm.data.records import read_texts
+from sepnorm.data.vectors import EmbeddingFile
 from sepnorm.domains import NAMES, open_domain
-from sepnorm.embedding_files import EmbeddingFile
-from sepnorm.experiment import finished
+from sepnorm.domains.comparison import parse_arms
+from sepnorm.domains.molecules.features import featurise
+from sepnorm.domains.molecules.tables import read_table
+from sepnorm.domains.text.data import load_sentences, load_triples
+from sepnorm.experiment.launchers import run_jobs
+from sepnorm.experiment.runs import finished
 from sepnorm.files import read_json
-from sepnorm.launchers import run_jobs
-from sepnorm.molecules.features import featurise
-from sepnorm.molecules.tables import read_table
-from sepnorm.spec import NormSpec
-from sepnorm.text.data import load_sentences, load_triples
+from sepnorm.layer.kinds import NormSpec
+from sepnorm.training.configs import parse_changes
 
 EXAMPLES = int(os.environ.get("SEPNORM_FUZZ", "25"))  # make test-faults takes many more
 QUICK = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -346,7 +346,7 @@ def test_json_is_read_or_refused(values, noise):
 )
 def test_json_without_objects_does_not_end_the_process(tmp_path, content):
     (tmp_path / "t.jsonl").write_text(content)
-    code = "import sys\nfrom sepnorm.data import read_texts\nlist(read_texts(sys.argv[1]))"
+    code = "import sys\nfrom sepnorm.data.records import read_texts\nlist(read_texts(sys.argv[1]))"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "t.jsonl")], capture_output=True, text=True)
     assert done.returncode == 1 and "SepNormError" in done.stderr
 

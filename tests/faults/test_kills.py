@@ -15,9 +15,9 @@ import pytest
 from runs import RUNS, finish, outcome, spent, start, wait_for_checkpoint, wait_until
 from whole_files import IMAGES, RUN_IMAGES, copy
 
+from sepnorm.domains.pretraining import pretrain
 from sepnorm.errors import InterruptedRunError, SepNormError
-from sepnorm.pretraining import pretrain
-from sepnorm.training import last_checkpoint
+from sepnorm.training.trainer import last_checkpoint
 
 GIVEN, SETTINGS = {"data": "pictures", "max_steps": 4}, [*IMAGES, "checkpoints=3"]  # as of the whole files
 KILLS = 10  # for each of the three domains
@@ -122,7 +122,7 @@ def holder(folder: Path, config: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("moment", ["before", "meanwhile"])
 def test_a_run_that_another_process_has_begun_is_left_alone(whole, tmp_path, monkeypatch, moment):
     """Also where it is begun while this one reads its data."""
-    from sepnorm.images.recipe import ImageRecipe
+    from sepnorm.domains.images.recipe import ImageRecipe
 
     copy(whole, ["pictures"], tmp_path)
     monkeypatch.chdir(tmp_path)

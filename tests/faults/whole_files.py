@@ -275,11 +275,11 @@ def _models(folder: Path) -> None:
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     import sepnorm
-    from sepnorm.encoders import convert_copy
-    from sepnorm.images.config import PRESETS
-    from sepnorm.images.model import MaskedAutoencoder
-    from sepnorm.molecules.graphormer import GraphormerConfig, GraphormerModel
-    from sepnorm.picture import Picture
+    from sepnorm.data.pixels import Picture
+    from sepnorm.domains.encoders import convert_copy
+    from sepnorm.domains.images.config import PRESETS
+    from sepnorm.domains.images.model import MaskedAutoencoder
+    from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
 
     text_model(folder / "bert")
     convert_copy(str(folder / "bert"), str(folder / "lines.txt"), folder / "converted", "bn+bn", "all")
@@ -315,8 +315,8 @@ def _sets(folder: Path) -> None:
 
 def _runs(folder: Path) -> None:
     """A finished comparison, one of its runs by itself, and a run that was stopped on its way."""
+    from sepnorm.domains.pretraining import pretrain
     from sepnorm.errors import InterruptedRunError
-    from sepnorm.pretraining import pretrain
 
     def press(step: int, *others: object) -> None:
         if step == 3:

@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from damaging import put_odd_file
 from whole_files import command, copy
 
 LIMIT = 60  # seconds that a case may compute
@@ -43,6 +44,7 @@ class Case:
     needed: tuple[str, ...] = ()
     contents: dict[str, bytes] = field(default_factory=dict)
     out: str = "out"
+    odd: dict[str, str] = field(default_factory=dict)  #: pipes and links in the place of files
 
 
 @dataclass
@@ -63,6 +65,8 @@ def run_case(case: Case, whole: Path, folder: Path, call: Callable[[list[str]], 
     copy(whole, case.needed, folder)
     for name, content in case.contents.items():
         (folder / name).write_bytes(content)
+    for name, kind in case.odd.items():
+        put_odd_file(folder / name, kind)
     for name in ("results.json", "e.npy", "other.txt"):
         if not (folder / case.out / name).exists():
             (folder / case.out / name).write_bytes(b"earlier " + name.encode())
@@ -183,7 +187,9 @@ def _warm_up() -> None:
     import torch
 
     names = "datasets plotly.graph_objects pyarrow.csv pyarrow.parquet rdkit.Chem sentence_transformers sklearn.linear_model"
-    for name in f"{names} transformers sepnorm.cli sepnorm.comparing sepnorm.evaluation".split():
+    for (
+        name
+    ) in f"{names} transformers sepnorm.commands.app sepnorm.domains.comparison sepnorm.domains.evaluation".split():
         importlib.import_module(name)
     torch.set_num_threads(1)
 
@@ -222,7 +228,11 @@ class Ear:
 
     def _note(self, event: str, path: Any, folder: int = -1) -> None:
         inside = os.getcwd() if folder < 0 else os.readlink(f"/proc/self/fd/{folder}")
-        full = os.path.realpath(os.path.join(inside, os.fsdecode(path)))
+        full = os.path.join(inside, os.fsdecode(path))
+        if event == "open":
+            full = os.path.realpath(full)
+        else:  # these change a link, not what it leads to
+            full = os.path.join(os.path.realpath(os.path.dirname(full)), os.path.basename(full))
         if not full.startswith((self.place, "/dev/")):
             self.heard.append(f"{event} {full}")
 

@@ -11,18 +11,18 @@ import torch
 from browser import CHROMIUM, DRIVER, MISSING, checked_page, console_errors, hover_text, opened, requests
 from models import bert, sentences
 
-from sepnorm.diagnosis import Points
-from sepnorm.experiment import Arm, Comparison
-from sepnorm.images.config import PRESETS
-from sepnorm.images.pictures import reconstructions
-from sepnorm.inspection import inspect
-from sepnorm.molecules.pictures import draw
+from sepnorm.domains.images.config import PRESETS
+from sepnorm.domains.images.pictures import reconstructions
+from sepnorm.domains.molecules.pictures import draw
+from sepnorm.experiment.runs import Arm, Comparison
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, lambda_lines
 from sepnorm.report.comparison_page import difference_rows, headline, write_comparison
+from sepnorm.report.diagnosis import Points
 from sepnorm.report.figures import embedding_map
 from sepnorm.report.metrics import leading_metrics, ranked, references, shown_arms
 from sepnorm.report.page import Section, write_page
 from sepnorm.report.runs import diagnosis_of, read_layers
+from sepnorm.surgery.inspection import inspect
 
 THREE = [{"norm": norm} for norm in ("ln", "bn", "bn+bn")]
 SWEEP = [

@@ -8,11 +8,11 @@ import torch
 from browser import CHROMIUM, DRIVER, MISSING, checked_page, hover_text
 from models import bert, sentences
 
-from sepnorm.diagnosis import Diagnosis, Points, diagnose
+from sepnorm.domains.diagnosis import Diagnosis, Points, diagnose
 from sepnorm.geometry import summary
-from sepnorm.inspection import inspect
 from sepnorm.report.diagnosis_page import short_names, write_diagnosis
-from sepnorm.verdict import judge
+from sepnorm.report.verdict import judge
+from sepnorm.surgery.inspection import inspect
 
 needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 

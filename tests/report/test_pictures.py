@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from sepnorm.experiment import Arm, perform
-from sepnorm.images.config import PRESETS
-from sepnorm.images.model import MaskedAutoencoder
-from sepnorm.images.pictures import over_pixels, reconstruct, reconstructions, strip
-from sepnorm.images.recipe import ImageRecipe, evenly, some_tokens
+from sepnorm.domains.images.config import PRESETS
+from sepnorm.domains.images.model import MaskedAutoencoder
+from sepnorm.domains.images.pictures import over_pixels, reconstruct, reconstructions, strip
+from sepnorm.domains.images.recipe import ImageRecipe, evenly, some_tokens
+from sepnorm.experiment.runs import Arm, perform
 from sepnorm.report.runs import read_layers
 
 TINY = PRESETS["demo"].changed(

@@ -1,0 +1,16 @@
+from sepnorm import geometry as geometry
+from sepnorm import losses as losses
+from sepnorm._version import __version__ as __version__
+from sepnorm.errors import SepNormError as SepNormError
+from sepnorm.errors import SepNormWarning as SepNormWarning
+from sepnorm.layer import SepNorm as SepNorm
+from sepnorm.layer import SharedNorm as SharedNorm
+from sepnorm.surgery.calibration import calibrate as calibrate
+from sepnorm.surgery.calibration import freeze as freeze
+from sepnorm.surgery.conversion import ConversionReport as ConversionReport
+from sepnorm.surgery.conversion import convert as convert
+from sepnorm.surgery.conversion import revert as revert
+from sepnorm.surgery.inspection import Inspection as Inspection
+from sepnorm.surgery.inspection import inspect as inspect
+from sepnorm.surgery.saving import load as load
+from sepnorm.surgery.saving import save as save

@@ -1,0 +1,253 @@
+"""What ``--data`` may name, read as a stream: texts or images, one record at a time.
+
+Text files, tables (CSV, TSV, JSON, parquet), folders of images, and names of the ``datasets`` library. Nothing is loaded
+whole, so that the data may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from sepnorm.data.tables import LONGEST_TEXT, TABLES, TEXT, rows_of_file, suffix_of, text_lines, unreadable
+from sepnorm.errors import SepNormError, nearest, printable
+from sepnorm.files import regular_files
+
+IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_TEXT_NAMES = ("text", "sentence", "sentence1", "content", "smiles")
+_IMAGE_NAMES = ("image", "img", "images", "picture", "jpg", "jpeg", "png", "webp")
+_LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
+_MOST_CORRUPT = 0.1  # share of images that may be unreadable
+_MOST_PIXELS = 2**26  # of an image that is opened; such a one takes 256 MiB while it is read
+_KEPT_PIXELS = 2**22  # of an image that is kept: larger ones are made smaller at once
+#: Set to 1, tables may name images that lie outside of their folder.
+OUTSIDE = "SEPNORM_OUTSIDE_FILES"
+
+
+class Record(NamedTuple):
+    """One sample: a text, or an image of Pillow, with its label, a name to show, and the split that its table names."""
+
+    content: Any
+    label: str | None
+    name: str
+    split: str | None = None
+
+
+def read_texts(source: str, column: str | None = None, split: str = "train") -> Iterator[Record]:
+    """The texts of a file, a table or a ``datasets`` name, in their order; empty ones are left out."""
+    kind = suffix_of(Path(source))
+    if kind in TEXT:
+        for number, line in enumerate(text_lines(Path(source)), 1):
+            if line := line[:LONGEST_TEXT].strip():
+                yield Record(line, None, f"line {number}")
+        return
+    if Path(source).is_file() and kind not in TABLES:
+        raise SepNormError(
+            f"{source} is of no kind that texts are read from: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
+        )
+    chosen = label = None
+    for number, row in enumerate(rows_of(source, split), 1):
+        if chosen is None:
+            chosen = choose_column(row, column, _TEXT_NAMES, lambda value: isinstance(value, str), "text", source)
+            label = _label_of(row, chosen)
+        text = row.get(chosen)
+        if isinstance(text, str) and text.strip():
+            yield Record(text.strip(), said(row, label), f"row {number}")
+
+
+def read_images(
+    source: str, column: str | None = None, split: str = "train", label: str | None = None, seed: int = 0
+) -> Iterator[Record]:
+    """The images of a folder (shuffled by the seed; the folder is the label), a table or a ``datasets`` name.
+
+    Images that cannot be read are left out, as long as they are few.
+    """
+    read = corrupt = 0
+    named: list[str] = []
+    for record in _encoded_images(source, column, split, label, seed):
+        try:
+            image = to_image(record.content)
+        except Exception as error:  # whatever damage makes Pillow raise
+            corrupt += 1
+            named.append(f"{record.name} ({error})")
+            if corrupt > 10 and corrupt > _MOST_CORRUPT * (read + corrupt):
+                raise SepNormError(
+                    f"{corrupt} of the first {read + corrupt} images of {source} cannot be read, such as {named[0]}: "
+                    "check the files."
+                ) from error
+            continue
+        read += 1
+        yield record._replace(content=image)
+    if not read:
+        found = f", but {corrupt} that cannot be read, such as {named[0]}" if corrupt else ""
+        raise SepNormError(f"{source} holds no image{found}: give a folder with {', '.join(IMAGES)} files.")
+
+
+def to_image(content: Any) -> Any:
+    """An RGB image of Pillow from a path, from bytes, from the dictionary of ``datasets``, or from an image.
+
+    Large ones come back smaller, by a whole factor, and very large ones are refused, so that many fit into memory.
+    """
+    from PIL import Image
+
+    if isinstance(content, dict):
+        content = content.get("bytes") or content.get("path")
+    if isinstance(content, bytes):
+        content = io.BytesIO(content)
+    image = content if isinstance(content, Image.Image) else Image.open(content)
+    pixels = image.width * image.height
+    if pixels > _MOST_PIXELS:
+        raise ValueError(f"it has {image.width:,} x {image.height:,} pixels, and {_MOST_PIXELS:,} are the most")
+    if pixels <= _KEPT_PIXELS:
+        return image.convert("RGB")
+    factor = math.ceil(math.sqrt(pixels / _KEPT_PIXELS))
+    image.draft("RGB", (image.width // factor, image.height // factor))  # JPEGs are decoded at a smaller size
+    factor = math.ceil(math.sqrt(image.width * image.height / _KEPT_PIXELS))
+    image = image if image.mode in ("RGB", "L") else image.convert("RGB")
+    return image.reduce(factor).convert("RGB")
+
+
+def place_of(content: Any, table: Path | None) -> Any:
+    """The content of an image's cell; where that is a name of a file, its path, which is to lie in the table's folder."""
+    name = content.get("path") if isinstance(content, dict) and not content.get("bytes") else content
+    if not isinstance(name, str):
+        return content
+    if "://" in name:
+        raise SepNormError(
+            f"{table} names the address {name!r}: images are not fetched. Download them, and name the files."
+        )
+    folder = Path.cwd() if table is None else table.parent.resolve()
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder) and os.environ.get(OUTSIDE) != "1":
+        raise SepNormError(
+            f"{table} names the image {name!r}, which lies outside of its folder: put the images beside the table, or set "
+            f"{OUTSIDE}=1 where you trust it."
+        )
+    if path.exists() and not path.is_file():
+        raise SepNormError(f"{path} is no ordinary file.")
+    return path
+
+
+def choose_column(
+    row: dict[str, Any], column: str | None, names: tuple[str, ...], fits: Any, what: str, source: str
+) -> str:
+    """The column asked for, or else the one with a usual name, or else the only one that fits."""
+    if column is not None:
+        if column not in row:
+            raise SepNormError(
+                f"{source} has no column {column!r}: it has {', '.join(map(str, row))}.{nearest(column, map(str, row))}"
+            )
+        return column
+    # the first row may lack a value, and a label is no text
+    fitting = [name for name, value in row.items() if name not in _LABEL_NAMES and (value is None or fits(value))]
+    usual = [name for name in names if name in fitting]
+    fitting = [name for name in fitting if not _is_number(row[name])]  # cells of CSV are all text
+    if usual or len(fitting) == 1:
+        return (usual or fitting)[0]
+    raise SepNormError(
+        f"which column of {source} holds the {what} is not clear (it has {', '.join(map(str, row))}): name it by --column."
+    )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _encoded_images(source: str, column: str | None, split: str, wanted: str | None, seed: int) -> Iterator[Record]:
+    path = Path(source)
+    if path.is_dir():
+        files, _ = regular_files(path, IMAGES)
+        Random(seed).shuffle(files)
+        for file in files:
+            yield Record(file, *label_and_name(file, path))
+        return
+    if path.is_file() and suffix_of(path) not in TABLES:
+        raise SepNormError(f"{source} is no table of images: give a folder of images, or one of {', '.join(TABLES)}.")
+    chosen = label = None
+    for number, row in enumerate(rows_of(source, split), 1):
+        if chosen is None:
+            chosen, label = image_columns(row, column, wanted, source)
+        content = place_of(row.get(chosen), path if path.is_file() else None)
+        yield Record(content, said(row, label), f"row {number}", said(row, "split"))
+
+
+def label_and_name(file: Path, folder: Path) -> tuple[str | None, str]:
+    """What a file below a folder of images is called: its own folder is its label."""
+    label = printable(file.parent.name) if file.parent != folder else None
+    return label, printable(str(file.relative_to(folder)))
+
+
+def image_columns(row: dict[str, Any], column: str | None, label: str | None, source: str) -> tuple[str, str | None]:
+    """The columns of images and, if there is one, of labels, by the first row: those asked for, or those that look so."""
+    chosen = choose_column(row, column, _IMAGE_NAMES, _looks_like_image, "images", source)
+    return chosen, _label_of(row, chosen, label, source)
+
+
+def said(row: dict[str, Any], name: str | None) -> str | None:
+    """What a row says in a column; a missing value, or an empty cell, is None, and not a class of that name."""
+    value = None if name is None else row.get(name)
+    return None if value is None or value == "" else str(value)
+
+
+def _looks_like_image(value: Any) -> bool:
+    if isinstance(value, str):
+        return Path(value).suffix.lower() in IMAGES
+    return (
+        isinstance(value, bytes | Path) or (isinstance(value, dict) and "bytes" in value) or hasattr(value, "convert")
+    )
+
+
+def _label_of(row: dict[str, Any], chosen: str, wanted: str | None = None, source: str = "") -> str | None:
+    if wanted is not None and wanted not in row:
+        raise SepNormError(
+            f"{source} has no column {wanted!r} for labels: it has {', '.join(map(str, row))}.{nearest(wanted, map(str, row))}"
+        )
+    return wanted or next((name for name in _LABEL_NAMES if name in row and name != chosen), None)
+
+
+def quiet_datasets() -> Any:
+    """The library, without bars and lines of its own: what goes wrong is raised too, and told by us."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    return datasets
+
+
+def rows_of(source: str, split: str = "train") -> Iterator[dict[str, Any]]:
+    """The rows of a table or of a ``datasets`` name, as a stream; long texts are cut."""
+    path = Path(source)
+    count = 0
+    try:
+        for row in _rows(source, path, split):
+            count += 1
+            yield row
+    except SepNormError:
+        raise
+    except Exception as error:  # a damaged table, a name that cannot be reached: each kind has errors of its own
+        raise unreadable(source, error) from error
+    if not count:
+        raise SepNormError(f"{source} holds no rows.")
+
+
+def _rows(source: str, path: Path, split: str) -> Iterator[dict[str, Any]]:
+    if suffix_of(path) in TABLES:
+        if not path.is_file():
+            raise SepNormError(f"there is no file {source}.")
+        if path.stat().st_size == 0:
+            raise SepNormError(f"{source} is empty.")
+        return rows_of_file(path)
+    if path.exists() and not path.is_dir():
+        raise SepNormError(f"{source} is no table: give one of {', '.join(TABLES)} (also .gz, .xz).")
+    name, _, config = source.partition(":")
+    return map(dict, quiet_datasets().load_dataset(name, config or None, split=split, streaming=True))

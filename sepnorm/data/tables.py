@@ -1,0 +1,174 @@
+"""Rows of files, one at a time and in little memory whatever a file holds: text, CSV, TSV, JSON and parquet, packed or not."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import glob
+import gzip
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sepnorm.errors import SepNormError, one_line
+from sepnorm.files import LARGE, PACKED, require_file
+
+TEXT = (".txt", ".text")
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+LONGEST_TEXT = 100_000  # characters of a text that are kept: no encoder reads more
+_LONGEST_LINE = 10**7  # characters
+_LARGEST_LIST = 2**26  # characters of a JSON file that is one list
+_UNPACKED = 2**26  # bytes that any packed text may have: so many empty lines take some seconds
+_ROWS = 64  # of a parquet file at a time
+_AT_ONCE = 2**26  # bytes of a parquet file
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix that says what is in a file, without that of its compression."""
+    return Path(path.stem).suffix.lower() if path.suffix.lower() in _OPENERS else path.suffix.lower()
+
+
+def rows_of_file(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a table by the names of its columns; long texts are cut."""
+    kind = suffix_of(path)
+    readers = {".csv": csv_rows, ".tsv": csv_rows, ".parquet": parquet_rows}
+    for row in readers.get(kind, json_rows)(path):
+        yield {name: value[:LONGEST_TEXT] if isinstance(value, str) else value for name, value in row.items()}
+
+
+class _Counted(io.RawIOBase):
+    """What a packed file unpacks to, unless that is far more than a file of its size holds."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self._path, self._file, self._read = path, file, 0
+        self._most = max(_UNPACKED, PACKED * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._file.read(len(buffer))
+        self._read += len(part)
+        if self._read > self._most:
+            raise SepNormError(
+                f"{self._path} unpacks to more than {self._most / 2**20:,.0f} MiB, more than {PACKED} times its size, and is not "
+                "read on: unpack it yourself, if that is right."
+            )
+        buffer[: len(part)] = part
+        return len(part)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """The bytes of a file, packed or not."""
+    require_file(path)
+    opener = _OPENERS.get(path.suffix.lower())
+    if opener is None:
+        with open(path, "rb") as file:
+            yield file
+        return
+    with opener(path, "rb") as packed, io.BufferedReader(_Counted(path, packed), 2**16) as file:
+        yield file
+
+
+@contextmanager
+def _opened_text(path: Path) -> Iterator[Any]:
+    try:
+        with opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            yield text
+    except (UnicodeDecodeError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        raise SepNormError(f"{path} cannot be read as text in UTF-8: {error}.") from error
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, packed or not, with their ends."""
+    with _opened_text(path) as file:
+        while line := file.readline(_LONGEST_LINE + 1):
+            if len(line) > _LONGEST_LINE:
+                raise SepNormError(
+                    f"{path} has a line of more than {_LONGEST_LINE:,} characters: put one text in a line."
+                )
+            yield line
+
+
+def csv_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """CSV, or TSV without quotes, as it is written: a cell "None" is that word, and an empty one an empty text."""
+    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix_of(path) == ".tsv" else {}
+    number = 0
+    try:
+        for number, row in enumerate(csv.DictReader(text_lines(path), **style), 1):
+            if None in row:
+                raise SepNormError(
+                    f"{path} cannot be read: row {number} has more cells than there are names of columns."
+                )
+            yield row
+    except csv.Error as error:
+        raise SepNormError(f"{path} cannot be read: {error} after row {number}.") from error
+
+
+def json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON file, one in a line or all in one list. (At some that are none, pyarrow ends the process.)"""
+    with _opened_text(path) as file:
+        while (start := file.read(1)).isspace():
+            pass
+        whole = start + file.read(_LARGEST_LIST) if start == "[" else ""
+    if len(whole) > _LARGEST_LIST:
+        raise SepNormError(
+            f"{path} is one list of more than {_LARGEST_LIST / 2**20:.0f} MiB: write an object in each line, as .jsonl."
+        )
+    rows = json.loads(whole) if whole else (json.loads(line) for line in text_lines(path) if line.strip())
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise SepNormError(f"row {number} of {path} is no object with names and values, but {type(row).__name__}.")
+        yield row
+
+
+def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    for batch in parquet_batches(path):
+        yield from batch.to_pylist()
+
+
+def parquet_batches(path: Path, most: int = _ROWS) -> Iterator[Any]:
+    """Record batches of at most so many rows, and of fewer where a row has many values."""
+    import pyarrow.parquet
+
+    require_file(path)
+    file = pyarrow.parquet.ParquetFile(path)
+    yield from file.iter_batches(batch_size=parquet_step(path, file, most))
+
+
+def parquet_step(path: Path, file: Any, most: int) -> int:
+    """How many rows are read at a time, by the size of the first; refuses a file that would unpack to far more than it is.
+
+    The metadata of columns are not looked at: where these are damaged, pyarrow ends the process.
+    """
+    for number in range(file.metadata.num_row_groups):
+        large = file.metadata.row_group(number).total_byte_size
+        if large > LARGE and large > PACKED * path.stat().st_size:
+            raise SepNormError(
+                f"{path} unpacks to {large / 2**20:,.0f} MiB, more than {PACKED} times its size, and is not read: write it in "
+                "smaller parts, if that is right."
+            )
+    first = next(file.iter_batches(batch_size=1), None)
+    return most if first is None else max(1, min(most, _AT_ONCE // max(1, first.nbytes)))
+
+
+def csv_table(path: Path, tab: bool) -> Any:
+    """A CSV or TSV file whole, with the types that its cells have."""
+    import pyarrow.csv
+
+    with opened(path) as file:
+        return pyarrow.csv.read_csv(file, parse_options=pyarrow.csv.ParseOptions(delimiter="\t" if tab else ","))
+
+
+def unreadable(source: str, error: BaseException, how: str = "") -> SepNormError:
+    """One sentence for whatever a damaged file, or a name that cannot be reached, makes a library raise."""
+    here = Path(source).exists() or glob.has_magic(source)
+    where = "" if here else " It is no file or folder here, so it was taken for a name of datasets."
+    return SepNormError(f"{source} cannot be read{how}: {one_line(error)}.{where}")

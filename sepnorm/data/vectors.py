@@ -1,0 +1,234 @@
+"""Embeddings from files: .npy, .npz, .parquet and .csv, read in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sepnorm.data.tables import parquet_step
+from sepnorm.errors import SepNormError, nearest, one_line
+from sepnorm.files import DAMAGE, refuse_bombs
+from sepnorm.geometry.cloud import chunks
+
+SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
+_NAMES = ("embedding", "embeddings", "vector", "vectors", "features", "emb", "cls")
+_LABELS = ("label", "labels", "class", "target", "y")
+_NUMBERING = ("", "id", "index", "unnamed: 0", "__index_level_0__")  # columns of numbers that are no dimensions
+_ROWS = 16_384
+_LONGEST = 10**7  # characters of the first line
+
+
+class Part(NamedTuple):
+    """Rows (count, dim), with their labels and names where the file has some."""
+
+    rows: Tensor
+    labels: list[str] | None = None
+    names: list[str] | None = None
+
+
+class EmbeddingFile:
+    """A file of embeddings. ``column``: the array of an .npz or the column of a table that holds them, else found."""
+
+    def __init__(self, path: str | Path, column: str | None = None, label: str | None = None) -> None:
+        self.path, self.column, self.label = Path(path), column, label
+        if not self.path.is_file():
+            raise SepNormError(f"there is no file {self.path}.")
+        self.count: int | None = None  # where it is known beforehand
+        self._parts = getattr(self, f"_open_{self.path.suffix.lower()[1:]}")
+
+    def parts(self) -> Iterator[Part]:
+        import pyarrow
+
+        try:
+            yield from self._parts()
+        except SepNormError as error:
+            message = str(error)
+            raise SepNormError(message if str(self.path) in message else f"{self.path}: {message}") from error
+        except (pyarrow.ArrowException, *DAMAGE) as error:
+            raise SepNormError(
+                f"{self.path} is no whole {self.path.suffix} file of embeddings: {one_line(error)}. Write it again."
+            ) from error
+
+    def _open_npy(self) -> Iterator[Part]:
+        import numpy
+
+        if self.column is not None:
+            raise SepNormError(f"{self.path} holds one array: leave out --column.")
+        array = numpy.load(self.path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, numpy.ndarray):
+            raise SepNormError(f"{self.path} is an archive of arrays: name it .npz.")
+        yield from self._array(array)
+
+    def _open_npz(self) -> Iterator[Part]:
+        import numpy
+
+        loaded = numpy.load(self.path, allow_pickle=False)
+        if isinstance(loaded, numpy.ndarray):
+            raise SepNormError(f"{self.path} is a single array: name it .npy.")
+        with loaded as arrays:
+            refuse_bombs(arrays.zip)
+            names = list(arrays.files)
+            chosen = self.column or self._only(_matrices(arrays), names, "array")
+            array = self._get(arrays, chosen, names, "array")
+            label = self.label or next((name for name in _LABELS if name in names and name != chosen), None)
+            labels = None if label is None else self._get(arrays, label, names, "array")
+        if labels is not None and labels.shape[:1] != array.shape[:1]:
+            raise SepNormError(f"{label!r} has {labels.shape[:1]} entries for {array.shape[:1]} embeddings.")
+        yield from self._array(array, labels)
+
+    def _array(self, array: Any, labels: Any = None) -> Iterator[Part]:
+        self.count = array.shape[0] if array.ndim == 2 else None
+        start = 0
+        for rows in chunks(array):
+            stop = start + rows.shape[0]
+            yield Part(rows, None if labels is None else [str(value) for value in labels[start:stop]])
+            start = stop
+
+    def _open_parquet(self) -> Iterator[Part]:
+        import pyarrow.parquet
+
+        file = pyarrow.parquet.ParquetFile(self.path)
+        self.count = file.metadata.num_rows
+        step = parquet_step(self.path, file, _ROWS)
+        yield from self._table(file.iter_batches(batch_size=step), file.schema_arrow)
+
+    def _open_csv(self) -> Iterator[Part]:
+        import pyarrow.csv
+
+        with open(self.path, encoding="utf-8-sig", errors="replace") as file:
+            options = pyarrow.csv.ReadOptions(autogenerate_column_names=_is_data(file.readline(_LONGEST)))
+        kinds = pyarrow.csv.ConvertOptions()
+        kinds.null_values = [v for v in kinds.null_values if v.lower().lstrip("-") != "nan"]  # that is a number
+        with pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds) as reader:
+            found = [f for f in reader.schema if f.name != self._label(reader.schema.names) and _is_number(f.type)]
+        # types come from the first megabyte: whole numbers there may be followed by others
+        kinds.column_types = {f.name: pyarrow.float64() for f in found}
+        reader = pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds)
+        yield from self._table(reader, reader.schema)
+
+    def _table(self, batches: Any, schema: Any) -> Iterator[Part]:
+        """Either one column of lists or all columns of numbers, beside labels and texts."""
+        from pyarrow import types
+
+        names = schema.names
+        lists = [f.name for f in schema if _is_list(f.type)]
+        label = self._label(names)
+        wide = [i for i, f in enumerate(schema) if _is_number(f.type) and f.name.lower() not in _NUMBERING]
+        wide = [i for i in wide if names[i] != label]  # by position, since names may occur twice
+        texts = [f.name for f in schema if types.is_string(f.type) or types.is_large_string(f.type)]
+        texts = [name for name in texts if name != label]
+        for wanted in (self.column, label):
+            if wanted is not None and wanted not in names:
+                self._get({}, wanted, names, "column")
+        if self.column or lists:
+            wide = [names.index(self.column or self._only(lists, names, "column of lists"))]
+        elif not wide:
+            raise SepNormError(f"it has no columns of numbers, only {', '.join(names)}.")
+        kind = schema.field(wide[0]).type
+        if not _is_number(kind) and not _is_list(kind):
+            raise SepNormError(f"its column {self.column!r} holds {kind}, not numbers or lists of numbers.")
+        seen, dim = False, None
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            seen = True
+            columns = [batch.column(i) for i in wide]
+            rows = _from_lists(columns[0], dim) if _is_list(kind) else _from_columns(columns)
+            dim = rows.shape[1]
+            part_labels = None if label is None else [str(v) for v in batch.column(label).to_pylist()]
+            part_names = [str(v)[:200] for v in batch.column(texts[0]).to_pylist()] if texts else None
+            yield Part(rows, part_labels, part_names)
+        if not seen:
+            raise SepNormError("it holds no rows.")
+
+    def _label(self, names: list[str]) -> str | None:
+        return self.label or next((name for name in names if name.lower() in _LABELS), None)
+
+    def _only(self, fitting: list[str], names: list[str], what: str) -> str:
+        usual = [name for name in names if name.lower() in _NAMES and name in fitting]
+        if len(fitting) == 1 or usual:
+            return (usual or fitting)[0]
+        found = f"it has {', '.join(fitting or names)}" if names else "it is empty"
+        raise SepNormError(f"which {what} holds the embeddings is not clear ({found}): name it by --column.")
+
+    def _get(self, mapping: Any, name: str, names: list[str], what: str) -> Any:
+        if name not in names:
+            raise SepNormError(f"it has no {what} {name!r}, only {', '.join(names)}.{nearest(name, names)}")
+        return mapping[name]
+
+
+def _is_data(line: str) -> bool:
+    """Whether the first line of a table is numbers, not names of columns; 0,1,2 are names, as pandas writes."""
+    cells = [cell.strip().strip('"') for cell in line.strip().split(",")]
+    whole = [cell for cell in cells if cell.isdecimal()]
+    if len(whole) == len(cells):
+        return len(set(whole)) < len(whole)  # names differ
+    return any(_is_float(cell) for cell in cells if not cell.isdecimal())
+
+
+def _is_float(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _matrices(arrays: Any) -> list[str]:
+    """The names of arrays with two dimensions; arrays of objects are passed over, since they are not unpickled."""
+    found, refused = [], None
+    for name in arrays.files:
+        try:
+            if getattr(arrays[name], "ndim", None) == 2:
+                found.append(name)
+        except ValueError as error:
+            refused = error
+    if refused is not None and not found:
+        raise refused
+    return found
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_floating(kind) or types.is_integer(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    """Whether it is a list of numbers."""
+    from pyarrow import types
+
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(is_one(kind) for is_one in lists) and _is_number(kind.value_type)
+
+
+def _from_lists(column: Any, dim: int | None) -> Tensor:
+    """A column of lists of equal length; a missing one is a row of NaN, which is counted as such later.
+
+    ``dim``: the length that earlier lists had, if there were some.
+    """
+    import pyarrow.compute
+
+    lengths = set(pyarrow.compute.list_value_length(column.drop_null()).unique().to_pylist())
+    lengths |= set() if dim is None else {dim}
+    if len(lengths) > 1:
+        raise SepNormError(f"its embeddings have different lengths ({', '.join(map(str, sorted(lengths)[:5]))}).")
+    if not any(lengths):
+        raise SepNormError(f"its first {len(column)} embeddings are missing or empty.")
+    dim = lengths.pop()
+    flat = pyarrow.compute.list_flatten(column).to_numpy(zero_copy_only=False)
+    values = torch.tensor(flat)
+    kind = values.dtype if values.is_floating_point() else torch.float64
+    rows = torch.full((len(column), dim), float("nan"), dtype=kind)
+    present = torch.from_numpy(column.is_valid().to_numpy(zero_copy_only=False).copy())
+    rows[present] = values.reshape(-1, dim).to(rows.dtype)
+    return rows
+
+
+def _from_columns(columns: list[Any]) -> Tensor:
+    arrays = [torch.tensor(c.to_numpy(zero_copy_only=False), dtype=torch.float64) for c in columns]
+    return torch.stack(arrays, dim=1)

@@ -1,0 +1,135 @@
+"""``diagnose``: has [CLS] collapsed, at which layer, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sepnorm.data.vectors import SUFFIXES, EmbeddingFile
+from sepnorm.domains.encoders import Encoder, open_encoder
+from sepnorm.errors import SepNormError
+from sepnorm.geometry import summarise
+from sepnorm.geometry.cloud import SAMPLE, Cloud, Sample
+from sepnorm.report.diagnosis import Diagnosis, Points
+from sepnorm.report.verdict import judge
+from sepnorm.surgery.inspection import conclude, watch
+
+#: Samples of the data that a model is run on unless told otherwise.
+MODEL_SAMPLES = 2000
+_SHOWN = 2000  # points of the map
+_TOKENS = 2048  # token vectors that are kept for the histogram
+
+Progress = Callable[[int, int | None], None]
+
+
+def diagnose(
+    target: str,
+    data: str | None = None,
+    *,
+    column: str | None = None,
+    label: str | None = None,
+    split: str = "train",
+    max_samples: int | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Diagnoses a file of embeddings, or a model on data.
+
+    Args:
+        target: a ``.npy``, ``.npz``, ``.parquet`` or ``.csv`` of embeddings; or a folder of ``sepnorm.save``, transformers or
+            sentence-transformers, a hub name, or ``timm:NAME``.
+        data: for models, what to run them on (see ``sepnorm.data.records``).
+        column: which column holds the embeddings, texts or images, if that is not clear.
+        label: which column of a file of embeddings holds labels.
+        split: of a ``datasets`` name.
+        max_samples: how many samples to use; by default all of a file, and 2,000 for a model.
+        progress: called with the number of samples done, and the number there are, where it is known.
+    """
+    if max_samples is not None and max_samples < 2:
+        raise SepNormError(f"max_samples is at least 2, since pairs are compared, found {max_samples}.")
+    progress = progress or (lambda done, total: None)
+    if Path(target).suffix.lower() in SUFFIXES:
+        if data is not None:
+            raise SepNormError(f"{target} holds embeddings already: --data is for models, leave it out.")
+        return _of_file(EmbeddingFile(target, column, label), max_samples, progress)
+    if label is not None:
+        raise SepNormError(
+            "--label names a column of a file of embeddings; for a model the labels are those of the data."
+        )
+    if data is None:
+        _refuse_missing(target)
+        raise SepNormError(
+            f"{target} is taken for a model, which must be run on something: add --data, such as a text file, "
+            "a table or a folder of images."
+        )
+    encoder = open_encoder(target)
+    return _of_model(encoder, data, column, split, max_samples or MODEL_SAMPLES, progress)
+
+
+def _refuse_missing(target: str) -> None:
+    """What looks like a path and is none gets an answer of its own."""
+    if not Path(target).exists() and (target.startswith((".", "/", "~")) or target.count("/") > 1):
+        raise SepNormError(f"there is no file or folder {target}.")
+
+
+def _of_file(file: EmbeddingFile, max_samples: int | None, progress: Progress) -> Diagnosis:
+    cloud = Cloud(SAMPLE)
+    known: dict[int, tuple[str | None, str]] = {}
+    for part in file.parts():
+        start = cloud.sample.seen
+        room = len(part.rows) if max_samples is None else max_samples - start
+        for number in cloud.add(part.rows[:room]).tolist():
+            label = part.labels[number - start] if part.labels else None
+            known[number] = label, part.names[number - start] if part.names else f"row {number + 1}"
+        progress(cloud.sample.seen, file.count if max_samples is None else max_samples)
+        if max_samples is not None and cloud.sample.seen >= max_samples:
+            break
+    found = summarise(cloud)
+    verdict = judge(found, target=str(file.path))
+    return Diagnosis(str(file.path), None, verdict, found, points=_points(cloud, known))
+
+
+def _of_model(
+    encoder: Encoder, data: str, column: str | None, split: str, max_samples: int, progress: Progress
+) -> Diagnosis:
+    cls, pooled, tokens = Cloud(SAMPLE), Cloud(SAMPLE), Sample(_TOKENS)
+    known: dict[int, tuple[str | None, str]] = {}
+    records = _counted(encoder.read(data, column, split), max_samples, data)
+    with watch(encoder.model) as watchers, encoder.evaluating():
+        for part, batch in encoder.batches(records):
+            encoded = encoder.encode(batch)
+            keep = encoded.keep.to(encoded.tokens.device)
+            start = cls.sample.seen
+            for number in cls.add(encoded.cls).tolist():
+                record = part[number - start]
+                known[number] = record.label, str(record.content)[:200] if encoder.kind == "text" else record.name
+            pooled.add((encoded.tokens * keep[..., None]).sum(1) / keep.sum(1, keepdim=True).clamp(min=1))
+            tokens.add(encoded.tokens[keep].cpu())
+            progress(cls.sample.seen, max_samples)
+    layers = conclude(encoder.model, watchers)
+    found = summarise(cls)
+    verdict = judge(found, target=encoder.name, data=data, layers=layers)
+    points = _points(cls, known)
+    return Diagnosis(encoder.name, data, verdict, found, summarise(pooled), layers, points, tokens.rows)
+
+
+def _counted(records: Iterator[Any], most: int, data: str) -> Iterator[Any]:
+    count = 0
+    for record in islice(records, most):
+        count += 1
+        yield record
+    if count < 2:
+        raise SepNormError(f"{data} gave {count} samples, and at least two are needed: pairs of them are compared.")
+
+
+def _points(cloud: Cloud, known: dict[int, tuple[str | None, str]]) -> Points:
+    """Some of the sample, with the labels and names that were kept of it."""
+    rows, numbers = cloud.sampled()
+    every = torch.linspace(0, len(rows) - 1, min(len(rows), _SHOWN)).long()  # the sample is in the order of arrival
+    shown = [known[number] for number in numbers[every].tolist()]
+    labels = [label for label, _ in shown if label is not None]
+    drawn = rows[every].clamp(-1e30, 1e30).float()  # more than figures can show
+    return Points(drawn, labels if len(labels) == len(shown) else None, [name for _, name in shown])

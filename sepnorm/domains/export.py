@@ -1,0 +1,143 @@
+"""Encoders as ONNX: [CLS] and last hidden states, any batch size, and for texts any length."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sepnorm.domains.embedding import Body, ImageBody, TextBody, has_batch_statistics, make_folder, model_folder
+from sepnorm.domains.encoders import Encoder, open_encoder
+from sepnorm.errors import SepNormError, is_of_memory, one_line
+from sepnorm.surgery.calibration import freeze
+from sepnorm.surgery.families import is_timm
+
+OUTPUTS = ("cls", "last_hidden_state")
+_TOLERANCE = 1e-3  # of the largest value: runtimes add up in another order
+_LARGEST = 1_900_000_000  # bytes of weights that one file of the format can hold
+_TEXTS = [
+    "A text.",
+    "Another, which is a little longer than the first.",
+    "A third, so that the batch has another size.",
+]
+
+
+@dataclass(eq=False)
+class Exported:
+    """Names of the inputs, and the largest difference to torch: None where ONNX Runtime is not installed."""
+
+    inputs: list[str]
+    difference: float | None
+
+
+def export_onnx(target: str, out: Path) -> Exported:
+    """Writes a model as ONNX with its batch statistics folded, after ONNX Runtime has given the same, if it is installed."""
+    if out.suffix.lower() != ".onnx":
+        raise SepNormError(f"a model is exported to a .onnx file, found {out.name}: change --out.")
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise SepNormError("export needs onnx and onnxscript: pip install 'sepnorm[export]'.") from error
+    encoder = open_encoder(model_folder(target))
+    if encoder.kind == "molecules":
+        raise SepNormError(f"{target} takes molecules, which are not exported: use embed for their vectors.")
+    make_folder(out.parent)
+    body = _frozen(encoder)
+    example, other = _inputs(encoder, 2), _inputs(encoder, 3)
+    large = sum(tensor.nbytes for tensor in body.state_dict().values()) > _LARGEST
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+        with _hushed(), _exporting(target):
+            program = torch.onnx.export(
+                body,
+                (),
+                kwargs=example,
+                dynamo=True,
+                verbose=False,
+                output_names=list(OUTPUTS),
+                dynamic_shapes={name: _dynamic(encoder.kind) for name in example},
+            )
+            assert program is not None
+            program.save(str(Path(folder) / out.name), external_data=large)
+        difference = _difference(encoder, Path(folder) / out.name, other)
+        for file in sorted(Path(folder).iterdir(), key=lambda file: file.name == out.name):  # the model itself last
+            os.replace(file, out.parent / file.name)
+    return Exported(list(example), difference)
+
+
+def _frozen(encoder: Encoder) -> Body:
+    body = (TextBody if encoder.kind == "text" else ImageBody)(encoder.model).eval()
+    if has_batch_statistics(body):
+        freeze(body)
+    return body
+
+
+def _inputs(encoder: Encoder, count: int) -> dict[str, Tensor]:
+    """Something to trace a model with, or to try the result: texts, or noise in place of images."""
+    if encoder.kind == "text":
+        batch = encoder.prepare(_TEXTS[-count:])
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return {name: batch[name] for name in names if isinstance(batch.get(name), Tensor)}
+    generator = torch.Generator().manual_seed(0)
+    shape = (count, len(encoder.prepare.mean), *encoder.prepare.size)
+    return {"pixel_values": torch.randn(shape, generator=generator)}
+
+
+def _dynamic(kind: str) -> dict[int, str]:
+    return {0: "batch", 1: "tokens"} if kind == "text" else {0: "batch"}
+
+
+def _difference(encoder: Encoder, path: Path, inputs: dict[str, Tensor]) -> float | None:
+    """The largest one to the model as it was opened, on inputs of another size than those it was exported with."""
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    session = onnxruntime.InferenceSession(str(path))
+    found = session.run(list(OUTPUTS), {name: tensor.numpy() for name, tensor in inputs.items()})
+    with encoder.evaluating():
+        encoded = encoder.encode(inputs["pixel_values"] if is_timm(encoder.model) else inputs)
+    gap = float((torch.from_numpy(found[0]) - encoded.cls).abs().max())
+    tokens = torch.from_numpy(found[1])[:, -encoded.tokens.shape[1] :]
+    gap = max(gap, float((tokens - encoded.tokens)[encoded.keep].abs().max()))
+    if not gap <= _TOLERANCE * max(1.0, float(encoded.cls.abs().max())):
+        raise SepNormError(
+            f"the exported model gives other values than {encoder.name} (by {gap:.2g}), so it was not written: try other "
+            "versions of torch, onnxscript or onnxruntime."
+        )
+    return gap
+
+
+@contextmanager
+def _exporting(target: str) -> Iterator[None]:
+    """What a model that cannot be traced makes the exporter raise, as one sentence."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
+        if isinstance(error, SepNormError) or is_of_memory(error):
+            raise
+        cause = error.__cause__ or error
+        raise SepNormError(
+            f"{target} cannot be exported: {type(cause).__name__}: {one_line(cause)}. Its config may not fit its weights."
+        ) from error
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Without what the exporter says about itself."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,272 @@
+"""SMILES to graphs by RDKit, and graphs of PyTorch Geometric taken as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sepnorm.data.tables import LONGEST_TEXT
+from sepnorm.domains.molecules.graphs import MOST_ATOMS, Bytes, Graph, Graphs, feature_set, offsets
+from sepnorm.errors import SepNormError
+
+#: The 28 atom types of ZINC, in order: element, written hydrogens, charge.
+ZINC_ATOMS = (
+    "C;O;N;F;C H1;S;Cl;O -;N H1 +;Br;N H3 +;N H2 +;N +;N -;S -;I;P;O H1 +;N H1 -;O +;S +;P H1;P H2;C H2 -;P +;S H1 +;"
+    "C H1 -;P H1 +"
+).split(";")
+
+
+class Rejected(NamedTuple):
+    """A row that is no molecule, and why."""
+
+    row: int
+    smiles: Any
+    reason: str
+
+
+class _RefusedError(Exception):
+    """Why a molecule cannot be described."""
+
+
+Codes = bytes | bytearray
+Reader = Callable[[Any], tuple[Codes, Codes, Codes]]
+
+
+def featurise(smiles: Sequence[str], kind: str = "zinc", *, max_atoms: int = 128) -> tuple[Graphs, list[Rejected]]:
+    """Graphs of the molecules that can be read, in order, and the rows that cannot, with the reason for each.
+
+    Args:
+        smiles: one molecule each. Hydrogens count as atoms only where RDKit keeps them.
+        kind: ``"zinc"`` (one type of atom and one of bond; bonds are single, double or triple, with RDKit's choice where rings
+            alternate) or ``"ogb"`` (nine features of atoms and three of bonds, aromatic bonds as such; what has no
+            category of its own gets the last).
+        max_atoms: larger molecules are rejected: pairs of atoms grow with the square.
+    """
+    if not 1 <= max_atoms <= MOST_ATOMS:
+        raise SepNormError(f"max_atoms lies between 1 and {MOST_ATOMS}, found {max_atoms!r}.")
+    if isinstance(smiles, str):
+        raise SepNormError("featurise takes a list of SMILES, found one text: give [smiles].")
+    read = {"zinc": _zinc_reader, "ogb": _ogb_reader}[feature_set(kind).name]()
+    atoms, bonds, bond_features = bytearray(), bytearray(), bytearray()
+    sizes, counts, rejected = [], [], []
+    with _quiet():
+        for row, text in enumerate(smiles):
+            try:
+                molecule = _parse(text, max_atoms)
+                atom_codes, ends, bond_codes = read(molecule)
+            except _RefusedError as error:
+                rejected.append(Rejected(row, text, str(error)))
+                continue
+            atoms += atom_codes
+            bonds += ends
+            bond_features += bond_codes
+            sizes.append(molecule.GetNumAtoms())
+            counts.append(len(ends) // 2)
+    arrays = [np.frombuffer(part, dtype=np.uint8) for part in (atoms, bonds, bond_features)]
+    return Graphs(kind, arrays[0], arrays[1], arrays[2], sizes, counts), rejected
+
+
+def _chem() -> Any:
+    try:
+        from rdkit import Chem
+    except ImportError as error:
+        raise SepNormError("reading SMILES needs the package rdkit: pip install 'sepnorm[molecules]'.") from error
+    return Chem
+
+
+def _quiet() -> Any:
+    """While it lasts, RDKit does not print what is in the reasons."""
+    from rdkit import rdBase
+
+    return rdBase.BlockLogs()
+
+
+def _parse(text: Any, max_atoms: int) -> Any:
+    from rdkit import Chem
+
+    if not isinstance(text, str):
+        raise _RefusedError(f"a SMILES is text, found {type(text).__name__}")
+    if not text.strip():
+        raise _RefusedError("the SMILES is empty")
+    if len(text) > LONGEST_TEXT:
+        raise _RefusedError(f"it has more than {LONGEST_TEXT:,} characters")
+    molecule = Chem.MolFromSmiles(text)
+    if molecule is None:
+        raise _RefusedError(f"RDKit cannot read it: {_problem(Chem, text)}")
+    if not 1 <= molecule.GetNumAtoms() <= max_atoms:
+        raise _RefusedError(f"it has {molecule.GetNumAtoms()} atoms, the limit is max_atoms={max_atoms}")
+    return molecule
+
+
+def _problem(chem: Any, text: str) -> str:
+    raw = chem.MolFromSmiles(text, sanitize=False)
+    if raw is None:
+        return "it is no valid SMILES"
+    problems = chem.DetectChemistryProblems(raw)
+    return problems[0].Message() if problems else "its chemistry is not possible"
+
+
+# ---- the two feature sets -----------------------------------------------------------------------------------------------
+
+
+class _Codes(dict[Any, bytes]):
+    """Raw values to codes, each combination worked out once: there are few different atoms in many molecules."""
+
+    def __init__(self, encode: Callable[[Any], bytes]) -> None:
+        super().__init__()
+        self.encode = encode
+
+    def __missing__(self, raw: Any) -> bytes:
+        self[raw] = code = self.encode(raw)
+        return code
+
+
+def _zinc_reader() -> Reader:
+    chem = _chem()
+    elements = chem.GetPeriodicTable()
+    types = {name: code for code, name in enumerate(ZINC_ATOMS)}
+
+    def atom_type(raw: tuple[int, int, int]) -> bytes:
+        number, charge, hydrogens = raw
+        element = elements.GetElementSymbol(number) if number else "*"
+        sign = {0: "", 1: " +", -1: " -"}.get(charge, f" {charge:+d}")
+        # The types are read off kekulised SMILES, in which the hydrogen of [nH] is not written.
+        for written in (f" H{hydrogens}" if hydrogens else "", ""):
+            if element + written + sign in types:
+                return bytes([types[element + written + sign]])
+        raise _RefusedError(f"{element}{sign} is none of ZINC's 28 types of atoms; kind='ogb' has all elements")
+
+    def bond_order(raw: float) -> bytes:
+        if raw in (1, 2, 3):
+            return bytes([int(raw)])
+        raise _RefusedError(
+            f"it has a bond of order {raw:g}, neither single, double nor triple; kind='ogb' has all bonds"
+        )
+
+    codes, orders = _Codes(atom_type), _Codes(bond_order)
+
+    def read(molecule: Any) -> tuple[Codes, Codes, Codes]:
+        chem.Kekulize(molecule, clearAromaticFlags=True)
+        atoms, ends, bonds = bytearray(), bytearray(), bytearray()
+        for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms())):
+            atoms += codes[atom.GetAtomicNum(), atom.GetFormalCharge(), atom.GetNumExplicitHs()]
+        for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
+            ends += bytes((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()))
+            bonds += orders[bond.GetBondTypeAsDouble()]
+        return atoms, ends, bonds
+
+    return read
+
+
+def _ogb_reader() -> Reader:
+    chem = _chem()
+    features = feature_set("ogb")
+    chiral, hybrid, bond_type, stereo = chem.ChiralType, chem.HybridizationType, chem.BondType, chem.BondStereo
+    atom_values = [
+        range(1, 119),
+        [chiral.CHI_UNSPECIFIED, chiral.CHI_TETRAHEDRAL_CW, chiral.CHI_TETRAHEDRAL_CCW, chiral.CHI_OTHER],
+        range(11),
+        range(-5, 6),
+        range(9),
+        range(5),
+        [hybrid.SP, hybrid.SP2, hybrid.SP3, hybrid.SP3D, hybrid.SP3D2],
+        [False, True],
+        [False, True],
+    ]
+    bond_values = [
+        [bond_type.SINGLE, bond_type.DOUBLE, bond_type.TRIPLE, bond_type.AROMATIC],
+        [stereo.STEREONONE, stereo.STEREOZ, stereo.STEREOE, stereo.STEREOCIS, stereo.STEREOTRANS, stereo.STEREOANY],
+        [False, True],
+    ]
+    atom_codes = _Codes(_encoder(atom_values, features.atoms))
+    bond_codes = _Codes(_encoder(bond_values, features.bonds))
+
+    plain, double, unmarked = chiral.CHI_UNSPECIFIED, bond_type.DOUBLE, stereo.STEREONONE
+
+    def read(molecule: Any) -> tuple[Codes, Codes, Codes]:
+        atoms, ends, bonds = bytearray(), bytearray(), bytearray()
+        # RDKit's enumerations cost ten times a number: asked only of atoms and bonds that can have one of its values.
+        for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms())):
+            aromatic = atom.GetIsAromatic()
+            atoms += atom_codes[
+                atom.GetAtomicNum(), plain if aromatic else atom.GetChiralTag(), atom.GetTotalDegree(),
+                atom.GetFormalCharge(), atom.GetTotalNumHs(), atom.GetNumRadicalElectrons(), atom.GetHybridization(),
+                aromatic, atom.IsInRing(),
+            ]  # fmt: skip
+        for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
+            ends += bytes((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()))
+            kind = bond.GetBondType()
+            bonds += bond_codes[kind, bond.GetStereo() if kind == double else unmarked, bond.GetIsConjugated()]
+        return atoms, ends, bonds
+
+    return read
+
+
+def _encoder(values: list[Any], categories: Sequence[int]) -> Callable[[Any], bytes]:
+    """Codes of raw values, unknown ones in the last category of their feature."""
+    tables = [{value: code for code, value in enumerate(known)} for known in values]
+    starts = [int(start) for start in offsets(categories)]
+
+    def encode(raw: tuple[Any, ...]) -> bytes:
+        parts = zip(raw, tables, categories, starts, strict=True)
+        return bytes(start + table.get(value, count - 1) for value, table, count, start in parts)
+
+    return encode
+
+
+# ---- PyTorch Geometric --------------------------------------------------------------------------------------------------
+
+
+def from_pyg(data: Sequence[Any], kind: str = "zinc") -> Graphs:
+    """Graphs from ``Data`` of torch_geometric, or anything with the same attributes: that package is not needed.
+
+    ``x`` (atoms, features), ``edge_index`` (2, edges) with each bond in both directions, ``edge_attr`` (edges, features); one
+    feature may do without its dimension. The values are categories as the published data set of that kind has them.
+    """
+    return Graphs.join(kind, [_from_pyg(number, item, kind) for number, item in enumerate(data)])
+
+
+def _from_pyg(number: int, item: Any, kind: str) -> Graph:
+    features = feature_set(kind)
+    if any(getattr(item, name, None) is None for name in ("x", "edge_index", "edge_attr")):
+        raise SepNormError(
+            f"graph {number} needs x, edge_index and edge_attr, found a {type(item).__name__} without all of them."
+        )
+    x, index, attributes = (np.asarray(value) for value in (item.x, item.edge_index, item.edge_attr))
+    atoms = _codes_of(x, features.atoms, f"x of graph {number}")
+    codes = _codes_of(attributes, features.bonds, f"edge_attr of graph {number}")
+    if not 1 <= len(atoms) <= MOST_ATOMS:
+        raise SepNormError(f"graph {number} has {len(atoms)} atoms, and 1 to {MOST_ATOMS} can be taken.")
+    if index.shape != (2, len(codes)):
+        raise SepNormError(
+            f"edge_index of graph {number} has the shape (2, {len(codes)}), one column for each edge_attr, found {index.shape}."
+        )
+    if index.size and not 0 <= index.min() <= index.max() < len(atoms):
+        raise SepNormError(
+            f"edge_index of graph {number} names atoms up to {index.max()} and from {index.min()}, there are {len(atoms)}."
+        )
+    forth, back = index[0] < index[1], index[0] > index[1]
+    here = np.column_stack([index[0][forth], index[1][forth], codes[forth]])
+    there = np.column_stack([index[1][back], index[0][back], codes[back]])
+    here, there = (side[np.lexsort((side[:, 1], side[:, 0]))] for side in (here, there))
+    once = len(np.unique(here[:, :2], axis=0)) == len(here)
+    if not once or not np.array_equal(here, there) or not (forth | back).all():
+        raise SepNormError(
+            f"bonds of graph {number} have no direction: each is there once in both directions with the same edge_attr, and "
+            "none from an atom to itself; other graphs were found."
+        )
+    return Graph(atoms, here[:, :2].astype(np.uint8), here[:, 2:].astype(np.uint8), kind)
+
+
+def _codes_of(values: Any, categories: Sequence[int], what: str) -> Bytes:
+    table = values[:, None] if values.ndim == 1 else values
+    if table.ndim != 2 or (len(table) and table.shape[1] != len(categories)):
+        raise SepNormError(f"{what} has one row of {len(categories)} features each, found the shape {values.shape}.")
+    table = table.reshape(len(table), len(categories))
+    if table.size and not ((table >= 0) & (table < np.array(categories)) & (table == np.floor(table))).all():
+        raise SepNormError(
+            f"{what} has categories below {tuple(categories)}, found values from {table.min()} to {table.max()}."
+        )
+    return table.astype(np.uint8) + offsets(categories)

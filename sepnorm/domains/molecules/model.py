@@ -1,0 +1,131 @@
+"""Graphormer with a head on [VNode] for a property, or with heads for hidden atoms and bonds to learn without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sepnorm.distributed import mean_over_all
+from sepnorm.domains.molecules.batches import buckets, collate
+from sepnorm.domains.molecules.config import MoleculeConfig
+from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
+from sepnorm.domains.molecules.graphs import Graph, feature_set
+from sepnorm.losses import info_nce, uniformity_loss
+from sepnorm.training.arm_norms import give_norms
+
+
+@torch.no_grad()
+def encode(graphormer: GraphormerModel, graphs: Sequence[Graph], size: int = 128) -> Tensor:
+    """[VNode] of each graph (count, width), in their order, with the model in evaluation mode."""
+    graphormer.eval()
+    device = next(graphormer.parameters()).device
+    found = torch.empty(len(graphs), graphormer.config.hidden_size)
+    for rows in buckets([len(graph) for graph in graphs], size):
+        batch = collate([graphs[row] for row in rows], graphormer.config.max_hops)
+        batch = {name: value.to(device) for name, value in batch.items()}
+        found[rows] = graphormer(**batch).last_hidden_state[:, 0].float().cpu()
+    return found
+
+
+class MoleculeModel(nn.Module):
+    """``GraphormerModel`` as ``graphormer``, what a task needs on top of it, and the loss of a run's config."""
+
+    def __init__(self, config: MoleculeConfig) -> None:
+        super().__init__()
+        self.settings = config
+        torch.manual_seed(config.seed)  # every norm starts from the same weights: those that convert adds are constants
+        self.graphormer = GraphormerModel(
+            GraphormerConfig(
+                features=config.features,
+                hidden_size=config.width,
+                num_hidden_layers=config.depth,
+                num_attention_heads=config.heads,
+                intermediate_size=config.feed_forward,
+                hidden_dropout_prob=config.dropout,
+                attention_probs_dropout_prob=config.attention_dropout,
+                activation_dropout_prob=config.activation_dropout,
+                max_hops=config.max_hops,
+            )
+        )
+
+    def separate(self) -> None:
+        """Puts in the norms of the config, after all weights are drawn."""
+        give_norms(self.graphormer, self.settings)
+
+    def uniformity(self, hidden: Tensor, mask: Tensor) -> Tensor | float:
+        """The weighted uniformity term of last hidden states (batch, 1 + N, width), without padding; 0 for none."""
+        settings = self.settings
+        if not settings.uniformity_weight:
+            return 0.0
+        term = hidden.new_zeros(())
+        if settings.uniformity_on in ("cls", "both"):
+            term = term + uniformity_loss(hidden[:, 0], settings.uniformity_form)
+        if settings.uniformity_on in ("tokens", "both"):
+            if settings.uniformity_within == "sample":
+                parts = [h[m.bool()][None, 1:] for h, m in zip(hidden, mask, strict=True) if int(m.sum()) > 2]
+                terms = [uniformity_loss(part, settings.uniformity_form, within="sample") for part in parts]
+                term = term + torch.stack(terms).mean() if terms else term
+            else:
+                term = term + uniformity_loss(hidden[:, 1:][mask[:, 1:].bool()], settings.uniformity_form)
+        return settings.uniformity_weight * term
+
+
+class PropertyModel(MoleculeModel):
+    """Predicts targets from [VNode]: standardised numbers by the mean absolute error, or classes by cross-entropy."""
+
+    def __init__(self, config: MoleculeConfig, targets: int, classes: bool) -> None:
+        super().__init__(config)
+        self.classes = classes
+        self.head = nn.Linear(config.width, targets)
+        self.separate()
+
+    def forward(self, targets: Tensor, **batch: Tensor) -> dict[str, Any]:
+        """``targets`` (batch, targets), NaN where one is missing: these do not count."""
+        hidden = self.graphormer(**batch).last_hidden_state
+        predicted = self.head(hidden[:, 0])
+        known = targets.isfinite()
+        wanted = targets.nan_to_num()
+        if self.classes:
+            losses = F.binary_cross_entropy_with_logits(predicted, wanted, reduction="none")
+        else:
+            losses = (predicted - wanted).abs()
+        loss = mean_over_all(losses * known, known.sum())
+        return {"loss": loss + self.uniformity(hidden, batch["attention_mask"])}
+
+
+class MaskedModel(MoleculeModel):
+    """Predicts what hidden atoms and bonds are; of two masked views of a molecule, [VNode] of one is to find the other."""
+
+    def __init__(self, config: MoleculeConfig) -> None:
+        super().__init__(config)
+        features = feature_set(config.features)
+        self.atom_head = nn.Linear(config.width, features.atoms[0])
+        self.bond_head = nn.Linear(config.width, features.bonds[0])
+        self.separate()
+
+    def forward(
+        self, atoms: Tensor, atom_kinds: Tensor, bonds: Tensor, bond_kinds: Tensor, **batch: Tensor
+    ) -> dict[str, Any]:
+        """``atoms`` (hidden atoms,) are numbered through the padded batch, ``bonds`` (hidden bonds, 2) name two such atoms.
+
+        With a contrastive term the second half of the batch are other views of the first.
+        """
+        hidden = self.graphormer(**batch).last_hidden_state
+        vectors = hidden[:, 1:].flatten(0, 1)
+        loss = _mean_cross_entropy(self.atom_head(vectors[atoms]), atom_kinds)
+        # A bond has no direction, so the sum of its ends tells all that its kind can depend on.
+        loss = loss + _mean_cross_entropy(self.bond_head(vectors[bonds].sum(1)), bond_kinds)
+        if self.settings.contrastive_weight:
+            first, second = hidden[:, 0].chunk(2)
+            term = info_nce(first, second, temperature=self.settings.temperature)
+            loss = loss + self.settings.contrastive_weight * term
+        return {"loss": loss + self.uniformity(hidden, batch["attention_mask"])}
+
+
+def _mean_cross_entropy(logits: Tensor, kinds: Tensor) -> Tensor:
+    """Over what is hidden in all processes; 0 where nothing is."""
+    return mean_over_all(F.cross_entropy(logits, kinds, reduction="none"), torch.tensor(len(kinds)))

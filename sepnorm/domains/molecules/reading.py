@@ -1,0 +1,49 @@
+"""From files of SMILES to the batches of a trained Graphormer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from sepnorm.data.records import Record
+from sepnorm.data.tables import TEXT, suffix_of, text_lines
+from sepnorm.domains.molecules.batches import collate
+from sepnorm.domains.molecules.features import featurise
+from sepnorm.domains.molecules.graphs import MOST_ATOMS, Graph
+from sepnorm.domains.molecules.tables import read_table
+
+_PART = 1000  # molecules that are featurised at a time
+
+
+class Molecules:
+    """The way from SMILES to what a Graphormer of this config takes."""
+
+    def __init__(self, config: Any) -> None:
+        self.features, self.max_hops = str(config.features), int(config.max_hops)
+
+    def __call__(self, graphs: Sequence[Graph]) -> dict[str, Tensor]:
+        return collate(graphs, self.max_hops)
+
+    def read(
+        self, source: str, column: str | None = None, split: str = "train", left_out: list[str] | None = None
+    ) -> Iterator[Record]:
+        """Graphs, named by their SMILES, of a table, or of a text file with one molecule at the start of each line.
+
+        All rows of a file count, whatever their ``split``. What is no molecule is passed over, and named in ``left_out``.
+        """
+        if suffix_of(Path(source)) in (*TEXT, ".smi"):
+            lines: Iterator[str] = (line.split()[0] for line in text_lines(Path(source)) if line.strip())
+        else:
+            lines = iter(read_table(source, column, labelled=False).smiles)
+        while part := list(islice(lines, _PART)):
+            graphs, rejected = featurise(part, self.features, max_atoms=MOST_ATOMS)
+            bad = {each.row for each in rejected}
+            if left_out is not None:
+                left_out += [str(each.smiles) for each in rejected]
+            names = [text.strip() for row, text in enumerate(part) if row not in bad]
+            for graph, name in zip(graphs, names, strict=True):
+                yield Record(graph, None, name)

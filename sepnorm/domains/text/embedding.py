@@ -1,0 +1,61 @@
+"""From sentences to vectors, by [CLS] or by the mean of all tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from sepnorm.data.records import Record
+from sepnorm.domains.embedding import POOLINGS, pooled
+from sepnorm.domains.encoders import Encoder
+from sepnorm.errors import SepNormError, nearest
+
+#: From n sentences to their vectors (n, dim), in the same order.
+Embed = Callable[[list[str]], Tensor]
+
+
+def sentence_embedder(encoder: Encoder, pooling: str = "cls", batch_size: int = 64) -> Embed:
+    """A function from sentences to vectors (n, dim) in float32 on the CPU; padding never counts.
+
+    ``mean`` is over all tokens of a sentence, with [CLS] and [SEP], as sentence-transformers has it.
+    """
+    check_pooling(pooling)
+    if encoder.kind != "text":
+        raise SepNormError(f"{encoder.name} takes {encoder.kind}, not text: sentences need a text encoder.")
+
+    def embed(sentences: list[str]) -> Tensor:
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # so that little is padded
+        records = (Record(sentences[i], None, str(i)) for i in order)
+        places: list[int] = []
+        rows: list[Tensor] = []
+        with encoder.evaluating():
+            for part, batch in encoder.batches(records, batch_size):
+                rows.append(pooled(encoder.encode(batch), pooling, "text"))
+                places += [int(record.name) for record in part]
+        if not rows:
+            raise SepNormError("there are no sentences to embed.")
+        found = torch.cat(rows)
+        return torch.empty_like(found).index_copy_(0, torch.tensor(places), found)
+
+    return embed
+
+
+def check_pooling(pooling: str) -> None:
+    if pooling not in POOLINGS:
+        raise SepNormError(f"pooling is cls or mean, found {pooling!r}.{nearest(pooling, POOLINGS)}")
+
+
+def embed_distinct(embed: Embed, *lists: Sequence[str]) -> list[Tensor]:
+    """The vectors of several lists of sentences; each distinct sentence is embedded once."""
+    number = {text: i for i, text in enumerate(dict.fromkeys(text for texts in lists for text in texts))}
+    rows = embed(list(number))
+    if rows.dim() != 2 or len(rows) != len(number):
+        raise SepNormError(
+            f"embed gave a tensor of shape {tuple(rows.shape)} for {len(number)} sentences: (sentences, dimensions) is needed."
+        )
+    if not bool(rows.isfinite().all()):
+        raise SepNormError("the embeddings hold NaN or infinity: the encoder is broken, nothing can be evaluated.")
+    rows = rows.detach().float().cpu()
+    return [rows[[number[text] for text in texts]] for texts in lists]

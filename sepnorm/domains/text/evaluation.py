@@ -1,0 +1,41 @@
+"""Scores of a text encoder on evaluation sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sepnorm.domains.encoders import open_encoder
+from sepnorm.domains.text.embedding import Embed, check_pooling, sentence_embedder
+from sepnorm.domains.text.sets import GROUPS, SETS, Loaded, load_sets
+from sepnorm.domains.text.sts import Pairs, sts_score
+from sepnorm.domains.text.transfer import transfer_scores
+
+
+def evaluate_text(
+    model: str, on: Sequence[str] = ("sts",), data: str | None = None, pooling: str = "cls"
+) -> dict[str, float]:
+    """A score for each set: Spearman's correlation for ``sts``, accuracy for ``transfer``.
+
+    ``model``: what ``open_encoder`` takes; ``on``, ``data``: what ``load_sets`` takes. The sets are read first, so that a
+    misspelt name is refused before the model is opened.
+    """
+    check_pooling(pooling)
+    sets = load_sets(on, data)
+    return score_sets(sets, sentence_embedder(open_encoder(model), pooling))
+
+
+def score_sets(sets: Mapping[str, Loaded], embed: Embed) -> dict[str, float]:
+    """A score for each set, ``NAME_f1`` beside that of pairs, and the average of a group that is complete."""
+    scores: dict[str, float] = {}
+    for name, loaded in sets.items():
+        if isinstance(loaded, Pairs):
+            scores[name] = sts_score(loaded, embed)
+            continue
+        found = transfer_scores(loaded, embed)
+        scores[name] = found.pop("accuracy")
+        scores |= {f"{name}_{key}": value for key, value in found.items()}
+    for group in GROUPS:
+        members = [name for name, known in SETS.items() if known.group == group]
+        if all(name in sets for name in members):  # of some of them only, it could be compared with nothing
+            scores[f"{group}_average"] = sum(scores[name] for name in members) / len(members)
+    return scores

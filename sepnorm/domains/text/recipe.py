@@ -1,0 +1,222 @@
+"""One run on text: convert a pretrained encoder, train by SimCSE, evaluate on STS and transfer sets, measure, save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepnorm.data.choices import evenly
+from sepnorm.distributed import rank
+from sepnorm.domains.probes import centred, shape, whitened
+from sepnorm.domains.text.config import TextConfig
+from sepnorm.domains.text.corpus import Corpus, load_corpus, load_development
+from sepnorm.domains.text.embedding import Embed
+from sepnorm.domains.text.evaluation import score_sets
+from sepnorm.domains.text.masked import mask_tokens
+from sepnorm.domains.text.model import SimCSE
+from sepnorm.domains.text.saving import save_sentence_transformer
+from sepnorm.domains.text.selection import Selection
+from sepnorm.domains.text.sets import GROUPS, Loaded, load_sets
+from sepnorm.domains.text.starting import LONGEST, Start, open_start
+from sepnorm.domains.text.streaming import TextStream, corpus_of
+from sepnorm.domains.text.sts import Pairs, sts_score
+from sepnorm.domains.text.tokens import Tokens
+from sepnorm.errors import tell_limit
+from sepnorm.experiment.runs import Outcome
+from sepnorm.geometry import alignment
+from sepnorm.surgery import model_call as feed
+from sepnorm.surgery.inspection import Inspection, conclude, watch
+from sepnorm.training.arm_norms import give_norms
+from sepnorm.training.batching import Samples, Steps, StreamedSteps, by_length
+from sepnorm.training.trainer import Report, Trained, train
+
+_BATCH = 64  # sentences encoded at a time
+_WINDOW = 64  # batches of training that are sorted by length together
+_INSPECTED, _TOKENS = 512, 4096  # sentences that are inspected, and token vectors kept of them
+_POSITIVE = 0.8  # pairs above this share of their set's range of scores mean the same: above 4 of 0 to 5, as in SimCSE
+
+Texts = dict[str, int]  # distinct sentences and their numbers
+
+
+class TextRecipe:
+    """The data of a config, and what a run of any config with the same data and model does."""
+
+    def __init__(self, config: TextConfig) -> None:
+        self.sets = load_sets(config.sets, config.test)  # first, so that a misspelt name is refused at once
+        self.development = None if config.development is None else load_development(config.development)
+        self.stream = None if config.stream is None else TextStream(config)
+        self.corpus: Corpus = load_corpus(config) if self.stream is None else self.stream.corpus
+        self.start: Start = open_start(config, self.corpus.texts)
+        self.tokens = Tokens(self.start.tokenizer, self.corpus.texts, config.length)
+        seen = (config.max_steps or 0) * config.batch_size * config.accumulation
+        if 0 < seen < self.corpus.samples and config.data != "lee" and self.stream is None:
+            tell_limit(seen, f"{self.corpus.samples:,} training sentences", "max_steps", config.max_steps)
+        longest = min(self.start.longest, LONGEST)
+        self.held_out = Tokens(self.start.tokenizer, self.corpus.held_out, longest)
+        rated = [text for one in self.sets.values() if isinstance(one, Pairs) for text in _texts(one)]
+        self._rated = len(set(rated))  # they come first, and are also scored before training
+        self._tested = _numbered([*rated, *(text for one in self.sets.values() for text in _texts(one))])
+        self.test_tokens = Tokens(self.start.tokenizer, list(self._tested), longest)
+
+    def run(self, config: TextConfig, folder: Path, report: Report | None = None) -> Outcome:
+        """Converts, scores, trains, and scores and measures again."""
+        model = self.prepare(config)
+        before = self.scores(self.encode(model, self.test_tokens, self._rated), "sts")
+        trained, selection = self.fit(model, config, folder, report)
+        rows = self.encode(model, self.test_tokens)
+        metrics = self.scores(rows)
+        metrics |= {key.replace("average", "before"): value for key, value in before.items() if "average" in key}
+        cls, mean = self.encode(model, self.held_out)
+        for way, change in (("centred", centred), ("whitened", whitened)):
+            free = self.scores((change(cls, rows[0]), change(mean, rows[1])), "sts")
+            metrics |= {key.replace("average", way): value for key, value in free.items() if "average" in key}
+        metrics |= {f"cls_{key}": value for key, value in shape(cls).items()}
+        arrays: dict[str, dict[str, Tensor]] = {}
+        if (pairs := self._pairs(rows[0])) is not None:
+            positive = pairs.pop("positive")
+            metrics["cls_alignment"] = alignment(pairs.pop("first")[positive], pairs.pop("second")[positive])
+            arrays["pairs"] = pairs
+        if selection is not None:
+            steps, scores = zip(*selection.scores, strict=True)
+            arrays["development"] = {"steps": torch.tensor(steps), "scores": torch.tensor(scores)}
+            metrics |= {"chosen_step": float(selection.best[0]), "development": selection.best[1]}
+        metrics |= {"loss": trained.losses[-1][1], "sentences_per_second": trained.rate}
+        layers, tokens = self.look_inside(model)
+        save_to = partial(save_sentence_transformer, model, self.start)
+        found = {"cls": cls, "mean": mean, "tokens": tokens}
+        return Outcome(metrics, trained.losses, found, save_to, layers, arrays, self.corpus.held_out)
+
+    def prepare(self, config: TextConfig) -> SimCSE:
+        """The model at the start of a run; a pretrained one is calibrated on training sentences as it is converted."""
+        encoder, predictor = self.start.fresh(config)
+        some = (
+            self.tokens.batches(evenly(len(self.tokens), config.calibration), _BATCH) if self.start.pretrained else []
+        )
+        give_norms(encoder, config, [batch for _, batch in some] or None)
+        return SimCSE(encoder, config, predictor)
+
+    def pretrain(self, config: TextConfig, folder: Path, report: Report | None = None) -> tuple[SimCSE, Trained]:
+        model = self.prepare(config)
+        return model, self.fit(model, config, folder, report)[0]
+
+    def fit(
+        self, model: SimCSE, config: TextConfig, folder: Path, report: Report | None = None
+    ) -> tuple[Trained, Selection | None]:
+        """Trains; with a development set the model ends with its best weights, otherwise with the last."""
+        steps: Steps
+        if self.stream is None or config.stream is None:
+            steps = Steps(config, self._samples(config, self.corpus, self.tokens), "linear")  # as SimCSE has it
+        else:
+            steps = StreamedSteps(
+                config, config.stream, self.stream.open(config.seed), partial(self._read, config), "linear"
+            )
+        selection = None
+        if self.development is not None:
+            selection = Selection(model, self._scored_by(model, self.development), config.evaluate_every)
+        trained = train(model, steps, folder, report, selection)
+        if selection is not None:
+            selection.apply()
+        return trained, selection
+
+    def _read(self, config: TextConfig, parts: list[list[str]]) -> Samples:
+        """What a stream gave, to be trained on."""
+        corpus = corpus_of(parts)
+        return self._samples(config, corpus, Tokens(self.start.tokenizer, corpus.texts, config.length))
+
+    def _samples(self, config: TextConfig, corpus: Corpus, tokens: Tokens) -> Samples:
+        views = corpus.views(config.hard_negatives)
+
+        def make(chosen: Tensor, own: slice, generator: torch.Generator) -> dict[str, Any]:
+            rows = [chosen[own] + view for view in views]
+            masked = [rows[0]] if config.masked_weight else []
+            batch: dict[str, Any] = tokens.batch(torch.cat(rows + masked))
+            sentences = len(rows[0])
+            if masked:
+                ids = batch["input_ids"]
+                draws = torch.rand(3, len(chosen), config.length, generator=generator)[:, own, : ids.shape[1]]
+                shown, batch["targets"] = mask_tokens(ids[-sentences:], self.start.tokenizer, draws)
+                batch["input_ids"] = torch.cat([ids[:-sentences], shown])
+            seed = int(torch.randint(2**62, (1,), generator=generator)) + rank()
+            return batch | {"sentences": sentences, "seed": seed}
+
+        count = corpus.samples
+        lengths = torch.stack([tokens.lengths[view : view + count] for view in views]).amax(0)
+        return Samples(count, make, by_length(lengths, _WINDOW) if config.similar_lengths else None)
+
+    @torch.no_grad()
+    def encode(self, model: SimCSE, tokens: Tokens, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """Vectors of the first ``count`` sentences by [CLS] and by the mean of all tokens (sentences, width), without padding."""
+        count = len(tokens) if count is None else count
+        width = model.encoder.config.hidden_size
+        cls, mean = torch.empty(count, width), torch.empty(count, width)
+        with feed.quiet(model):
+            for rows, batch in tokens.batches(torch.arange(count), _BATCH):
+                hidden = feed.run(model.encoder, batch).last_hidden_state
+                weights = batch["attention_mask"].to(hidden)[..., None]
+                cls[rows] = model.embed(hidden).float().cpu()
+                mean[rows] = ((hidden * weights).sum(1) / weights.sum(1)).float().cpu()
+        return cls, mean
+
+    def scores(self, rows: tuple[Tensor, Tensor], only: str = "") -> dict[str, float]:
+        """Scores of the test sets, or of one group of them, by what ``encode`` gave, and the average of each group's sets."""
+        found: dict[str, float] = {}
+        for pooling, vectors in zip(("cls", "mean"), rows, strict=True):
+            for group in [only] if only else GROUPS:
+                sets = {name: one for name, one in self.sets.items() if isinstance(one, Pairs) == (group == "sts")}
+                scores = score_sets(sets, _lookup(self._tested, vectors))
+                if sets:
+                    scores[f"{group}_average"] = sum(scores[name] for name in sets) / len(sets)
+                found |= {f"{pooling}_{name}": value for name, value in scores.items()}
+        return found
+
+    def _scored_by(self, model: SimCSE, pairs: Pairs) -> Callable[[], float]:
+        numbers = _numbered([*pairs.first, *pairs.second])
+        tokens = Tokens(self.start.tokenizer, list(numbers), min(self.start.longest, LONGEST))
+        return lambda: sts_score(pairs, _lookup(numbers, self.encode(model, tokens)[0]))
+
+    def _pairs(self, cls: Tensor) -> dict[str, Tensor] | None:
+        """All rated pairs: people's scores from 0 to 1 in each set, cosines, vectors, and which mean the same."""
+        sets = [one for one in self.sets.values() if isinstance(one, Pairs)]
+        if not sets:
+            return None
+        embed = _lookup(self._tested, cls)
+        first, second = (embed([text for one in sets for text in getattr(one, side)]) for side in ("first", "second"))
+        human = torch.cat([_spread(torch.tensor(one.scores)) for one in sets])
+        cosine = torch.cosine_similarity(first, second)
+        return {"human": human, "cosine": cosine, "positive": human > _POSITIVE, "first": first, "second": second}
+
+    @torch.no_grad()
+    def look_inside(self, model: SimCSE) -> tuple[Inspection, Tensor]:
+        """What goes through the norms for some held-out sentences, and some token vectors (count, width) that come out."""
+        rows = evenly(len(self.held_out), _INSPECTED)
+        batches = [batch for _, batch in self.held_out.batches(rows, _BATCH)]
+        tokens = []
+        with watch(model.encoder) as watchers, feed.quiet(model):
+            for batch in batches:
+                hidden = feed.run(model.encoder, batch).last_hidden_state.float().cpu()
+                tokens.append(hidden[:, 1:][batch["attention_mask"][:, 1:].bool()])
+        every = torch.cat(tokens)
+        return conclude(model.encoder, watchers), every[evenly(len(every), _TOKENS)]
+
+
+def _texts(loaded: Loaded) -> list[str]:
+    parts = [loaded] if isinstance(loaded, Pairs) else list(loaded.parts.values())
+    return [text for part in parts for side in (part.first, part.second) for text in side]
+
+
+def _numbered(texts: Sequence[str]) -> Texts:
+    return {text: number for number, text in enumerate(dict.fromkeys(texts))}
+
+
+def _lookup(numbers: Texts, rows: Tensor) -> Embed:
+    return lambda texts: rows[[numbers[text] for text in texts]]
+
+
+def _spread(scores: Tensor) -> Tensor:
+    """From 0 for the lowest to 1 for the highest."""
+    return (scores - scores.min()) / (scores.max() - scores.min()).clamp(min=1e-12)

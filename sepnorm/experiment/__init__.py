@@ -1,0 +1,1 @@
+"""Arms and seeds: runs in folders, launchers, and paired statistics."""

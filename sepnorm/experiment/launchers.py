@@ -1,0 +1,202 @@
+"""Where the runs of a comparison happen: in this process, side by side in several, or on a scheduler that is installed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sepnorm.errors import InterruptedRunError, SepNormError, as_notes, nearest
+from sepnorm.experiment.runs import Recipe, finished, perform
+from sepnorm.training.configs import RunConfig, parse_changes
+from sepnorm.training.interruptions import on_interrupt
+from sepnorm.training.trainer import Report
+
+#: Called with the name of an arm and a seed when its run begins; gives what is called while it trains.
+Start = Callable[[str, int], Report | None]
+_FAREWELL = 30  # seconds in which a process that has no more to do tidies up
+LAUNCHERS = ("local", "submitit", "ray")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run: ``recipe(base)`` reads the data, and runs ``config`` in ``folder``."""
+
+    recipe: Callable[[Any], Recipe]
+    base: RunConfig
+    config: RunConfig
+    folder: Path
+
+    def __call__(self, opened: Recipe | None = None, report: Report | None = None) -> None:
+        """``opened``: the recipe with its data, where another job of this comparison has read them already."""
+        perform(opened or self.recipe(self.base), self.config, self.folder, report)
+
+
+def run_jobs(jobs: Sequence[Job], launcher: str = "local", start: Start | None = None) -> None:
+    """Runs what is not finished.
+
+    ``launcher`` is ``"local"``: as many runs side by side as there are cores for the threads that a config asks for, one
+    after another on an accelerator; or ``"submitit"`` (SLURM) or ``"ray"``, with settings of theirs behind the name, as in
+    ``"submitit timeout_min=600 slurm_partition=gpu"``.
+    """
+    name, *settings = launcher.split() or [""]
+    if name not in LAUNCHERS:
+        raise SepNormError(
+            f"there is no launcher {name!r}: there are {', '.join(LAUNCHERS)}.{nearest(name, LAUNCHERS)}"
+        )
+    if name == "local" and settings:
+        raise SepNormError(f"the launcher local takes no settings, found {' '.join(settings)!r}.")
+    options = parse_changes(settings)
+    left = [job for job in jobs if not finished(job.config, job.folder)]
+    if not left:
+        return
+    if name == "submitit":
+        _submit(left, options)
+    elif name == "ray":
+        _scatter(left, options)
+    elif (workers := min(places(left[0].config), len(left))) > 1:
+        _side_by_side(left, workers, start)
+    else:
+        opened = left[0].recipe(left[0].base)
+        for job in left:
+            job(opened, start(job.config.arm, job.config.seed) if start is not None else None)
+
+
+def places(config: RunConfig) -> int:
+    """How many runs of a config fit on this machine at a time."""
+    if torch.cuda.is_available() or not config.threads:
+        return 1
+    # which of the machine's cores are ours is known on Linux only
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // config.threads)
+
+
+def _side_by_side(jobs: Sequence[Job], workers: int, start: Start | None) -> None:
+    """Each worker is a process that takes one job after another; a pipe brings its progress, and its end when we are gone."""
+    context = multiprocessing.get_context("spawn")
+    waiting = list(reversed(jobs))
+    reports: dict[Any, Report | None] = {}
+
+    def hand_out(pipe: Any) -> None:
+        if not waiting:
+            pipe.close()
+            reports.pop(pipe, None)
+            return
+        job = waiting.pop()
+        reports[pipe] = start(job.config.arm, job.config.seed) if start is not None else None
+        pipe.send(job)
+
+    processes: list[Any] = []
+    try:
+        with on_interrupt(partial(_interrupt, processes)):
+            for _ in range(workers):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(theirs, bool(processes)), daemon=True)
+                process.start()
+                theirs.close()
+                processes.append(process)
+                hand_out(ours)
+            while reports:
+                for pipe in wait(list(reports)):
+                    kind, content = _received(pipe)
+                    if kind == "progress":
+                        if (report := reports[pipe]) is not None:
+                            report(*content)
+                    elif kind == "done":
+                        hand_out(pipe)
+                    else:
+                        raise content
+            for process in processes:
+                process.join(_FAREWELL)
+    except KeyboardInterrupt:
+        for process in processes:
+            process.join()  # they are saving
+        raise InterruptedRunError(
+            f"the comparison was stopped and is saved in {jobs[0].folder.parent}: the same command goes on from there."
+        ) from None
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _received(pipe: Any) -> tuple[str, Any]:
+    try:
+        return pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return "error", SepNormError(
+            "a run's process ended without a word, perhaps for want of memory: the same command goes on from what is "
+            "saved; --set threads=0 runs one at a time."
+        )
+
+
+def _interrupt(processes: Sequence[Any]) -> None:
+    """Ctrl-C goes to the workers, which save, and ends the waiting for them; a second one waits no longer."""
+    for process in processes:
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise KeyboardInterrupt
+
+
+def _work(pipe: Any, silent: bool) -> None:
+    as_notes(silent)
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # Ctrl-C of the terminal comes by way of the parent, once
+    opened: Recipe | None = None
+    try:
+        while True:
+            job: Job = pipe.recv()
+            try:
+                opened = opened or job.recipe(job.base)
+                job(opened, lambda *content: pipe.send(("progress", content)))
+            except Exception as error:
+                pipe.send(("error", error if isinstance(error, SepNormError) else _told(error)))
+                return
+            pipe.send(("done", None))
+    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        return  # the parent is gone, or has stopped
+
+
+def _told(error: Exception) -> Exception:
+    """What can be sent to another process, whatever was raised."""
+    if isinstance(error, OSError):
+        return OSError(error.errno, error.strerror, error.filename)
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _submit(jobs: Sequence[Job], options: dict[str, Any]) -> None:
+    """A SLURM job for each run; ``cluster=local`` tries it on this machine."""
+    submitit = _installed("submitit")
+    executor = submitit.AutoExecutor(jobs[0].folder.parent / "submitit", cluster=options.pop("cluster", None))
+    executor.update_parameters(**({"timeout_min": 24 * 60} | options))
+    with executor.batch():
+        handed = [executor.submit(job) for job in jobs]
+    for each in handed:
+        each.result()
+
+
+def _scatter(jobs: Sequence[Job], options: dict[str, Any]) -> None:
+    ray = _installed("ray")
+    if not ray.is_initialized():
+        ray.init(address=options.pop("address", None))
+    task = ray.remote(lambda job: job())
+    task = task.options(**options) if options else task
+    ray.get([task.remote(job) for job in jobs])
+
+
+def _installed(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SepNormError(f"--launcher {name} needs {name}: pip install {name}.") from error

@@ -1,0 +1,5 @@
+"""The layer: separate norms for [CLS] and tokens, its fused path, its statistics, and the kinds of norms."""
+
+from sepnorm.layer.sep_norm import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
+
+__all__ = ["Origin", "ScaleShift", "SepNorm", "SharedNorm", "TokenNorm"]

@@ -1,0 +1,257 @@
+"""``inspect``: what goes through each norm of a model, [CLS] beside the other tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sepnorm.arguments import require_module, whole
+from sepnorm.errors import SepNormError
+from sepnorm.geometry.cloud import Directions, Sample, Triangle
+from sepnorm.geometry.measures import entropy_rank
+from sepnorm.layer import TokenNorm
+from sepnorm.layer.kinds import short_name
+from sepnorm.surgery import model_call as feed
+from sepnorm.surgery.calibration import Moments, part_rows, parts_of
+from sepnorm.surgery.conversion import spec_of
+from sepnorm.surgery.padding import PaddingContext
+from sepnorm.surgery.sites import Site, find_sites
+
+_RANKED = 2048  # vectors that an effective rank is computed from
+
+
+@dataclass(eq=False)
+class PartStatistics:
+    """What the vectors of one part, [CLS] or tokens, look like at one side of a norm.
+
+    ``mean`` and ``variance`` are averages over channels (of the mean per channel and of the variance between samples per
+    channel); ``norm`` is the mean length; ``cosine`` the mean cosine between vectors of different samples;
+    ``effective_rank`` is that of ``sepnorm.geometry``, from at most 2,048 vectors.
+    """
+
+    count: int
+    mean: float
+    variance: float
+    norm: float
+    cosine: float
+    effective_rank: float
+
+
+@dataclass(eq=False)
+class SideStatistics:
+    """[CLS] beside the tokens, where they enter a norm or where they leave it.
+
+    ``cls_token_cosine``: mean cosine between a sample's [CLS] and its own tokens.
+    """
+
+    cls: PartStatistics
+    tokens: PartStatistics
+    cls_token_cosine: float
+
+
+@dataclass(eq=False)
+class SiteStatistics(SideStatistics):
+    """One norm that sees [CLS] beside other tokens, at its input; ``after`` has the same of its output.
+
+    ``discrepancy``: where there are batch statistics, how far the running ones are from those of the data, as the largest
+    over the parts of the root mean square over channels of the difference of means in standard deviations and of the log
+    ratio of standard deviations.
+    """
+
+    path: str
+    norm: str
+    degenerate: bool
+    after: SideStatistics
+    discrepancy: float | None = None
+
+
+@dataclass(eq=False)
+class Inspection:
+    """The statistics of every site, in the order of calls.
+
+    ``print`` shows a table of what leaves the norms, with the variances that entered; ``as_dicts`` is for machines.
+    """
+
+    model: str
+    samples: int
+    sites: list[SiteStatistics] = field(repr=False)
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The sites, each as a dictionary of its figures."""
+        return [asdict(site) for site in self.sites]
+
+    def __str__(self) -> str:
+        rows = table(self.sites)
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([f"{self.model}, {self.samples} samples", *lines])
+
+
+def table(sites: list[SiteStatistics]) -> list[list[str]]:
+    """A header and a row for each site, as text."""
+    header = "site,norm,|cls|,|tok|,var cls,var tok,cos cls,cos tok,cls~tok,rank cls,rank tok,train/eval,".split(",")
+    rows = [header]
+    for site in sites:
+        out = site.after
+        numbers = [out.cls.norm, out.tokens.norm, out.cls.variance, out.tokens.variance]
+        numbers += [out.cls.cosine, out.tokens.cosine, out.cls_token_cosine]
+        ranks = [f"{part.effective_rank:.1f}" for part in (out.cls, out.tokens)]
+        gap = "" if site.discrepancy is None else f"{site.discrepancy:.2f}"
+        degenerate = "degenerate" if site.degenerate else ""
+        rows.append([site.path, site.norm, *(f"{value:.3g}" for value in numbers), *ranks, gap, degenerate])
+    return rows
+
+
+def inspect(model: nn.Module, data: Iterable[Any], *, example: Any = None, num_cls: int = 1) -> Inspection:
+    """Statistics of [CLS] and of the tokens at every norm that sees both, converted or not, before it and after it.
+
+    Args:
+        model: as for ``convert``; it is run in evaluation mode and not changed.
+        data: an iterable of batches (see ``sepnorm.surgery.model_call.run``), at least two samples in all.
+        example: as for ``convert``.
+        num_cls: how many leading tokens count as [CLS] at norms that are not converted.
+    """
+    require_module(model)
+    num_cls = whole(num_cls, "num_cls", 1)
+    with watch(model, example=example, num_cls=num_cls) as watchers, feed.quiet(model), torch.no_grad():
+        for batch in feed.batches(data):
+            feed.run(model, batch)
+    return conclude(model, watchers)
+
+
+@contextmanager
+def watch(model: nn.Module, *, example: Any = None, num_cls: int = 1) -> Iterator[list[_Watcher]]:
+    """While this lasts, what goes through the norms of ``model`` is gathered; ``conclude`` makes an inspection of it."""
+    sites = [site for site in find_sites(model, example, num_cls) if site.sees_cls]
+    watchers = [_Watcher(site, num_cls) for site in sites]
+    context = PaddingContext()
+    context.attach(model, [site.module for site in sites])
+    handles = []
+    try:
+        for watcher in watchers:
+            handles.append(
+                watcher.site.module.register_forward_hook(
+                    lambda module, args, output, w=watcher: w.see(args[0], output, context.mask)
+                )
+            )
+        yield watchers
+    finally:
+        for handle in handles:
+            handle.remove()
+        context.detach(model)
+
+
+def conclude(model: nn.Module, watchers: list[_Watcher]) -> Inspection:
+    samples = max((watcher.before.samples for watcher in watchers), default=0)
+    if samples < 2:
+        raise SepNormError(
+            f"inspect needs at least two samples, but the data gave {samples}. Pass an iterable of batches."
+        )
+    return Inspection(type(model).__name__, samples, [watcher.result() for watcher in watchers])
+
+
+class _Part:
+    """Gathers the vectors of one part at one side of a norm."""
+
+    def __init__(self, where: str) -> None:
+        self.moments = Moments(where)
+        self.directions: Directions | None = None
+        self.sample = Sample(_RANKED)
+
+    def add(self, rows: Tensor) -> None:
+        self.moments.add(rows)
+        rows = rows.cpu()
+        self.directions = self.directions or Directions(rows.shape[1])
+        self.directions.add(rows)
+        self.sample.add(rows)
+
+    def result(self) -> PartStatistics:
+        moments, directions = self.moments, self.directions
+        if moments.mean is None or directions is None:
+            raise SepNormError("the data hold no token beside [CLS]: there is nothing to compare it with.")
+        count = moments.count
+        triangle = Triangle()
+        triangle.add(self.sample.rows)
+        return PartStatistics(
+            count,
+            float(moments.mean.mean()),
+            float(moments.var.mean()) if count > 1 else 0.0,
+            float(directions.lengths[0]) / count,
+            directions.mean_cosine if directions.count > 1 else 1.0,
+            entropy_rank(triangle.singular_values()),
+        )
+
+
+class _Side:
+    """Gathers [CLS] and the tokens at one side of a norm, batch by batch."""
+
+    def __init__(self, where: str, num_cls: int, token_dim: int) -> None:
+        self.num_cls, self.token_dim = num_cls, token_dim
+        self.parts = {part: _Part(f"{where} ({part})") for part in ("cls", "tokens")}
+        self.cls_token = 0.0
+        self.samples = 0
+
+    def see(self, x: Tensor, padding: Tensor | None) -> None:
+        x = x.detach()
+        for name, part in self.parts.items():
+            part.add(part_rows(x, name, self.num_cls, self.token_dim, padding))
+        x = x if self.token_dim == 1 else x.transpose(0, 1)
+        x = x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if padding is None else ~padding
+        keep = keep[:, self.num_cls :]
+        cosine = (x[:, self.num_cls :] @ x[:, 0, :, None])[..., 0].double()
+        self.cls_token += float((cosine.masked_fill(~keep, 0.0).sum(1) / keep.sum(1).clamp(min=1)).sum())
+        self.samples += x.shape[0]
+
+    def result(self) -> SideStatistics:
+        return SideStatistics(
+            self.parts["cls"].result(), self.parts["tokens"].result(), self.cls_token / max(self.samples, 1)
+        )
+
+
+class _Watcher:
+    """Gathers the statistics of one site, at both sides."""
+
+    def __init__(self, site: Site, num_cls: int) -> None:
+        self.site = site
+        self.layer = site.module if isinstance(site.module, TokenNorm) else None
+        num_cls = (self.layer.num_cls or num_cls) if self.layer is not None else num_cls
+        self.before, self.after = (_Side(site.path, num_cls, site.token_dim) for _ in range(2))
+        self.all = Moments(site.path)
+
+    def see(self, x: Tensor, output: Tensor, padding: Tensor | None) -> None:
+        self.before.see(x, padding)
+        self.after.see(output, padding)
+        self.all.add(part_rows(x.detach(), "all", self.before.num_cls, self.site.token_dim, padding))
+
+    def result(self) -> SiteStatistics:
+        before = self.before.result()
+        return SiteStatistics(
+            cls=before.cls,
+            tokens=before.tokens,
+            cls_token_cosine=before.cls_token_cosine,
+            path=self.site.path,
+            norm=spec_of(self.layer) if self.layer is not None else short_name(self.site.kind),
+            degenerate=self.site.degenerate,
+            after=self.after.result(),
+            discrepancy=None if self.layer is None else self._discrepancy(self.layer),
+        )
+
+    def _discrepancy(self, layer: TokenNorm) -> float | None:
+        gaps = []
+        for part, bn in parts_of(layer):
+            if not isinstance(bn, _BatchNorm) or bn.running_mean is None or bn.running_var is None:
+                continue
+            moments = self.all if part == "all" else self.before.parts[part].moments
+            var = moments.var + bn.eps
+            assert moments.mean is not None
+            means = (bn.running_mean.double() - moments.mean) / var.sqrt()
+            scales = 0.5 * ((bn.running_var.double() + bn.eps) / var).log()
+            gaps += [float(means.square().mean().sqrt()), float(scales.square().mean().sqrt())]
+        return max(gaps) if gaps else None

@@ -1,0 +1,109 @@
+"""How a batch is handed to a model, in the forms that loaders give."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sepnorm.errors import MisfitError, SepNormError, is_of_memory, one_line
+
+Batch = Any
+
+
+def run(model: nn.Module, batch: Batch) -> Any:
+    """Calls ``model`` with a batch, moved to the model's device.
+
+    A mapping becomes keyword arguments, a tuple positional ones, a tensor the only one. A list of tensors, which is what
+    a ``DataLoader`` makes of (input, label) pairs, is represented by its first item. A list of sentences goes
+    through the tokeniser of a ``SentenceTransformer``.
+    """
+    try:
+        return call(model, batch)
+    except (TypeError, IndexError, RuntimeError) as error:
+        if is_of_memory(error):
+            raise
+        raise MisfitError(
+            f"{type(model).__name__} could not be called with this batch ({_shape(batch)}): {one_line(error)}. A mapping is given "
+            "as keyword arguments, a tuple as positional arguments, a tensor as the only one."
+        ) from error
+
+
+def call(model: nn.Module, batch: Batch) -> Any:
+    """The same for batches of our own making: what the model raises is left as it is."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    if isinstance(batch, str) or (isinstance(batch, list | tuple) and batch and isinstance(batch[0], str)):
+        batch = (_tokenised(model, [batch] if isinstance(batch, str) else list(batch)),)
+    elif isinstance(batch, list):
+        if not batch:
+            raise SepNormError("an empty list is no batch: give a tensor, a tuple, or a mapping of arguments.")
+        batch = batch[0]
+    if isinstance(batch, Tensor):
+        batch = (batch,)
+    if isinstance(batch, Mapping) and _takes_features(model):
+        batch = (dict(batch),)
+    batch = _to(batch, device)
+    return model(**batch) if isinstance(batch, Mapping) else model(*batch)
+
+
+def batches(data: Iterable[Batch] | Batch) -> Iterator[Batch]:
+    """The batches of ``data``: an iterable of batches, or one batch given by itself as a tensor or a mapping."""
+    if isinstance(data, Tensor | Mapping):
+        yield data
+    elif isinstance(data, Iterable) and not isinstance(data, str):
+        yield from data
+    else:
+        raise SepNormError(f"data is an iterable of batches, found {type(data).__name__}.")
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and an untouched random state for the time being; each module's mode is put back after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices=sorted(devices, key=str)):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _takes_features(model: nn.Module) -> bool:
+    """Whether ``forward`` takes one dictionary of features, as that of ``SentenceTransformer`` does."""
+    return "input" in inspect.signature(model.forward).parameters and hasattr(model, "encode")
+
+
+def _tokenised(model: nn.Module, sentences: list[str]) -> Any:
+    for name in ("preprocess", "tokenize"):
+        if callable(getattr(model, name, None)):
+            return getattr(model, name)(sentences)
+    raise SepNormError(
+        f"{type(model).__name__} has no tokeniser of its own: give tokenised batches, "
+        "for instance tokenizer(sentences, padding=True, return_tensors='pt')."
+    )
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {key: _to(item, device) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_to(item, device) for item in value)
+    return value
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shape(item)}" for key, item in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(_shape(item) for item in value)
+    return type(value).__name__

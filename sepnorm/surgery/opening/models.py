@@ -1,0 +1,206 @@
+"""Models of transformers, sentence-transformers and timm, opened from folders that were vetted, always with the same arguments."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from sepnorm.errors import SepNormError
+from sepnorm.surgery.opening.sentence_settings import KNOWN, class_of
+from sepnorm.surgery.opening.stage import PATTERNS, stage_sentences, stage_tokeniser, stage_transformers
+from sepnorm.surgery.opening.transformers_settings import own_models
+
+#: What every opening has in common: nothing is fetched, no code is run, no pickle is read.
+_CLOSED: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+_WEIGHTS: dict[str, Any] = {"use_safetensors": True, "weights_only": True}
+
+
+@dataclass(eq=False)
+class Opened:
+    """A model with the folder that it came from."""
+
+    model: Any
+    source: Path
+
+
+def open_model(target: str) -> Opened:
+    """A model of transformers or sentence-transformers, from a folder or the hub."""
+    source = Path(target) if Path(target).is_dir() else _fetched(target)
+    if (source / "modules.json").exists():
+        return _staged(source, _sentence_transformer)
+    return _staged(source, lambda source, stage: _transformer(source, stage, "AutoModel")[0])
+
+
+def open_for_masked_words(target: str) -> tuple[Any, list[str]]:
+    """A text encoder with its head for masked words, and the names of weights that are missing."""
+    source = Path(target) if Path(target).is_dir() else _fetched(target)
+    missing: list[str] = []
+
+    def build(source: Path, stage: Path) -> Any:
+        model, info = _transformer(source, stage, "AutoModelForMaskedLM")
+        missing.extend(sorted(info["missing_keys"]))
+        return model
+
+    return _staged(source, build).model, missing
+
+
+def fresh_transformer(source: Path, name: str, attention: str | None, weights: Path) -> nn.Module:
+    """A model of a class of transformers, or of our own, with new weights, after the config in a folder of ``sepnorm.save``."""
+    import transformers
+
+    def build(source: Path, stage: Path) -> Any:
+        stage_transformers(source, stage, weights)
+        config = transformers.AutoConfig.from_pretrained(stage, **_CLOSED)
+        cls: Any = getattr(transformers, name, None) or getattr(own_models(), name, None)
+        if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
+            raise SepNormError(f"{source} names the class {name!r}, which this version of transformers does not have.")
+        if getattr(cls, "config_class", None) is not type(config):
+            raise SepNormError(f"{source} names the class {name!r}, which is not one for its config.json.")
+        if attention in ("eager", "sdpa"):
+            config._attn_implementation = attention
+        return cls(config)
+
+    return _staged(source, build).model
+
+
+def fresh_sentence_transformer(source: Path, weights: Path) -> nn.Module:
+    """A model of sentence-transformers with new weights, after the settings in a folder of ``sepnorm.save``."""
+
+    def build(source: Path, stage: Path) -> Any:
+        import transformers
+
+        modules = stage_sentences(source, stage, weights)
+        first = stage / modules[0]["path"]
+        with without_bars():
+            config = transformers.AutoConfig.from_pretrained(first, **_CLOSED)
+            # the library opens only folders with weights
+            transformers.AutoModel.from_config(config, trust_remote_code=False).save_pretrained(first)
+        for module in modules[1:]:
+            if KNOWN[class_of(module)].weights:
+                folder = stage / module["path"]
+                place, _, name = module["type"].rpartition(".")
+                settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+                settings.pop("activation_function", None)  # of no matter for the weights' shapes
+                (folder / "fresh").mkdir()
+                getattr(importlib.import_module(place), name)(**settings).save(str(folder / "fresh"))
+                (folder / "fresh" / "model.safetensors").rename(folder / "model.safetensors")
+        with without_bars():
+            return _sentences(stage)
+
+    return _staged(source, build).model
+
+
+def open_tokeniser(source: Path) -> Any:
+    """The tokeniser in a model's folder."""
+    import transformers
+
+    with _scratch() as stage:
+        stage_tokeniser(source, stage)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(stage, **_CLOSED)
+        _point_back(tokenizer, stage, source)
+    return tokenizer
+
+
+def open_timm(target: str) -> Any:
+    """``NAME`` of timm's own registry, or ``local-dir:FOLDER`` as timm writes it for the hub."""
+    try:
+        import timm
+    except Exception as error:  # a torchvision that does not fit torch raises anything
+        raise SepNormError(
+            f"timm cannot be imported ({error}): install timm with a torchvision that fits torch."
+        ) from error
+    from sepnorm.surgery.opening.timm_settings import from_folder, from_registry
+
+    prefix, _, rest = target.partition(":")
+    if prefix == "local-dir" and rest:
+        return from_folder(timm, Path(rest))
+    return from_registry(timm, target)
+
+
+def _staged(source: Path, build: Callable[[Path, Path], Any]) -> Opened:
+    """What ``build`` opens from a clean copy of the source, which is gone afterwards."""
+    with _scratch() as stage:
+        model = build(source, stage)
+        tokenizer = getattr(model, "tokenizer", None)
+        if tokenizer is not None:
+            _point_back(tokenizer, stage, source)
+    return Opened(model, source)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="sepnorm-", ignore_cleanup_errors=True) as scratch:
+        yield Path(scratch).resolve()
+
+
+def _point_back(tokenizer: Any, stage: Path, source: Path) -> None:
+    """Some tokenisers read their files again when they are saved: from the folder that they came from."""
+    for name, value in list(vars(tokenizer).items()):
+        if isinstance(value, str) and Path(value).is_relative_to(stage):
+            setattr(tokenizer, name, str(source / Path(value).relative_to(stage)))
+
+
+def _transformer(source: Path, stage: Path, auto: str) -> tuple[Any, dict[str, Any]]:
+    import transformers
+
+    stage_transformers(source, stage)
+    found: tuple[Any, dict[str, Any]] = getattr(transformers, auto).from_pretrained(
+        stage, **_CLOSED, **_WEIGHTS, output_loading_info=True
+    )
+    missing = sorted(key for key in found[1]["missing_keys"] if not key.startswith("pooler."))  # many have no pooler
+    if missing and auto == "AutoModel":
+        raise SepNormError(
+            f"the weights of {source} do not fit its config: {len(missing)} tensors are missing, such as {missing[0]}, and would "
+            "be random. Take the weights and the config from one place."
+        )
+    return found
+
+
+def _sentence_transformer(source: Path, stage: Path) -> Any:
+    _require_sentence_transformers(source)
+    stage_sentences(source, stage)
+    return _sentences(stage)
+
+
+def _sentences(stage: Path) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(stage), device="cpu", backend="torch", model_kwargs=dict(_WEIGHTS), **_CLOSED)
+
+
+def _require_sentence_transformers(source: Path) -> None:
+    try:
+        import sentence_transformers  # noqa: F401
+    except ImportError:
+        raise SepNormError(
+            f"{source} is a model of sentence-transformers, which is not installed: pip install 'sepnorm[text]'."
+        ) from None
+
+
+def _fetched(name: str) -> Path:
+    """What may be opened of a model on the hub, in the hub's cache."""
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(name, allow_patterns=PATTERNS))
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """transformers draws no progress of files that come and go."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,105 @@
+"""Files of a model's folder that are safe to open, and the values in them that are safe to hand on."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sepnorm.errors import SepNormError
+
+_LARGEST_JSON = 2**26  # bytes
+_LARGEST = 2_000_000  # what a size may be without a tensor that has it
+#: Whole numbers that are no sizes.
+_NO_SIZES = frozenset("rope_theta global_rope_theta local_rope_theta rotary_emb_base".split())
+DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
+
+
+def regular(path: Path) -> Path | None:
+    """The file itself, also behind a link as hub caches have them; None where there is none; other things are refused."""
+    try:
+        found = path.resolve(strict=True)
+        mode = found.stat().st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise SepNormError(f"{path} is a link that leads nowhere: copy the folder again.") from None
+        return None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise SepNormError(f"{path} cannot be read: {error}.") from error
+    if not stat.S_ISREG(mode):
+        raise SepNormError(f"{path} is no ordinary file, nor a link to one: it is not opened.")
+    return found
+
+
+def read_settings(path: Path) -> Any:
+    """What a small JSON file holds, or None where there is no such file."""
+    found = regular(path)
+    if found is None:
+        return None
+    if found.stat().st_size > _LARGEST_JSON:
+        raise SepNormError(f"{path} has {found.stat().st_size / 2**20:.0f} MiB, which is too much for settings.")
+    try:
+        return json.loads(found.read_text(encoding="utf-8-sig"))
+    except (ValueError, OSError, RecursionError, MemoryError) as error:
+        raise SepNormError(f"{path} is damaged: {error}.") from error
+
+
+def read_named(path: Path) -> dict[str, Any] | None:
+    """The names and values that a small JSON file holds, or None where there is no such file."""
+    found = read_settings(path)
+    return None if found is None else named(found, path)
+
+
+def named(value: Any, where: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise SepNormError(f"{where} is damaged: it holds no names with values where some are needed.")
+    return value
+
+
+def weight_files(folder: Path) -> Iterator[str]:
+    """The names of the safetensors of a model: one file, or those that its index names."""
+    if regular(folder / "model.safetensors") is not None:
+        yield "model.safetensors"
+        return
+    place = folder / "model.safetensors.index.json"
+    index = read_named(place)
+    if index is None:
+        return
+    for name in dict.fromkeys(named(index.get("weight_map"), place).values()):
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise SepNormError(
+                f"{place} names the weights {name!r}, which are no safetensors in its folder: it is not opened."
+            )
+        yield name
+
+
+def is_below(path: str) -> bool:
+    """Whether a name in a file leads to a place in the same folder or below."""
+    parts = PurePosixPath(path.replace("\\", "/"))
+    return not parts.is_absolute() and ".." not in parts.parts and "\0" not in path and ":" not in path
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, a flag, or missing."""
+    return value is None or isinstance(value, int | float)
+
+
+def is_dtype(value: Any) -> bool:
+    return value is None or str(value).removeprefix("torch.") in DTYPES
+
+
+def vet_size(key: str, value: Any, where: Path, largest: int) -> Any:
+    """A value that is no size beyond what weights with sides of up to ``largest`` can have."""
+    if isinstance(value, int) and abs(value) > max(_LARGEST, largest) and key not in _NO_SIZES:
+        raise SepNormError(
+            f"{where} says {key}={value:,}, while no side of its weights is longer than {largest:,}: such a model is not built."
+        )
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value for a message, however long it is."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,148 @@
+"""A clean copy of a model's folder: settings that were vetted, links to its safetensors and vocabularies, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sepnorm.errors import SepNormError
+from sepnorm.surgery.opening.sentence_settings import (
+    KNOWN,
+    TRANSFORMER_FILES,
+    class_of,
+    vet_module,
+    vet_modules,
+    vet_sentence_settings,
+    vet_transformer_settings,
+)
+from sepnorm.surgery.opening.settings import read_named, read_settings, regular, weight_files
+from sepnorm.surgery.opening.sizes import Size, require_fitting, size_of
+from sepnorm.surgery.opening.transformers_settings import VOCABULARIES, vet_config, vet_special_tokens, vet_tokeniser
+
+_INDEX = "model.safetensors.index.json"
+#: What is fetched of a model on the hub; a star stands for a folder of a sentence encoder's module too.
+PATTERNS = [
+    name
+    for file in (
+        *VOCABULARIES, *TRANSFORMER_FILES, "config.json", "modules.json", "config_sentence_transformers.json", _INDEX,
+        "tokenizer_config.json", "special_tokens_map.json", "preprocessor_config.json", "model.safetensors",
+        "model-*-of-*.safetensors", "sepnorm.json", "sepnorm.safetensors",
+    )
+    for name in (file, f"*_*/{file}")
+]  # fmt: skip
+
+
+def stage_transformers(source: Path, stage: Path, weights: Path | None = None) -> Size:
+    """A model of transformers with its tokeniser. ``weights``: where they are, if they are not the library's files."""
+    _read_config(source)  # it is what a folder that holds no model has not
+    names = [] if weights else list(weight_files(source))
+    files = [weights] if weights else [_required(source / name) for name in names]
+    if not files:
+        raise SepNormError(
+            f"{source} has no weights as safetensors, and other files are not opened, since pickles can run code: save the model "
+            "again, by save_pretrained of a current version."
+        )
+    size = size_of(files)
+    stage_tokeniser(source, stage, size.largest)
+    for name in names:
+        _link(source / name, stage / name)
+    if names and names != ["model.safetensors"]:
+        index = read_named(source / _INDEX) or {}
+        _write(stage / _INDEX, {"metadata": {}, "weight_map": index["weight_map"]})
+    _require_fitting(stage, size, source / "config.json")
+    return size
+
+
+def stage_tokeniser(source: Path, stage: Path, largest: int = 2**62) -> None:
+    """A tokeniser, with the config that says which class it is of. ``largest``: the longest side of the model's weights."""
+    stage.mkdir(parents=True, exist_ok=True)
+    _write(stage / "config.json", vet_config(_read_config(source), source / "config.json", largest))
+    for name, vet in (("tokenizer_config.json", vet_tokeniser), ("special_tokens_map.json", vet_special_tokens)):
+        _write_vetted(source / name, stage / name, vet)
+    for name in VOCABULARIES:
+        _link(source / name, stage / name)
+
+
+def _read_config(source: Path) -> dict[str, Any]:
+    config = read_named(source / "config.json")
+    if config is None:
+        raise SepNormError(f"{source} has no config.json: it is incomplete, copy or save it again.")
+    return config
+
+
+def stage_sentences(source: Path, stage: Path, weights: Path | None = None) -> list[dict[str, Any]]:
+    """A model of sentence-transformers, and its modules."""
+    modules = vet_modules(read_settings(source / "modules.json"), source / "modules.json")
+    first = modules[0]["path"]
+    size = stage_transformers(_folder(source, first), stage / first, weights)
+    _write(stage / "modules.json", modules)
+    _write_vetted(
+        source / "config_sentence_transformers.json", stage / "config_sentence_transformers.json", vet_sentence_settings
+    )
+    found = ((source / first / name, read_named(source / first / name)) for name in TRANSFORMER_FILES)
+    place, settings = next(((place, each) for place, each in found if each), (source, {}))
+    _write(stage / first / TRANSFORMER_FILES[0], vet_transformer_settings(settings, place))
+    for module in modules[1:]:
+        folder, kind = _folder(source, module["path"]), class_of(module)
+        (stage / module["path"]).mkdir(parents=True, exist_ok=True)
+        largest = size.largest
+        if KNOWN[kind].weights:
+            found_weights = _link(folder / "model.safetensors", stage / module["path"] / "model.safetensors")
+            largest = max(largest, size_of(found_weights).largest)
+            if not found_weights and weights is None:
+                raise SepNormError(
+                    f"{folder} has no model.safetensors, and pickles are not opened: save the model again."
+                )
+        place = folder / "config.json"
+        _write(stage / module["path"] / "config.json", vet_module(read_named(place) or {}, kind, place, largest))
+    return modules
+
+
+def _folder(source: Path, path: str) -> Path:
+    """A folder of a module, which is one itself and no link to another."""
+    folder = source
+    for part in Path(path).parts:
+        folder = folder / part
+        if folder.is_symlink():
+            raise SepNormError(f"{folder} is a link to another place: it is not opened.")
+    return folder
+
+
+def _required(path: Path) -> Path:
+    found = regular(path)
+    if found is None:
+        raise SepNormError(f"there is no file {path}, which an index beside it names: copy the model again.")
+    return found
+
+
+def _require_fitting(stage: Path, size: Size, where: Path) -> None:
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(stage, trust_remote_code=False, local_files_only=True)
+    require_fitting(lambda: transformers.AutoModel.from_config(config, trust_remote_code=False), size, where)
+
+
+def _write_vetted(source: Path, target: Path, vet: Callable[[Mapping[str, Any], Path], dict[str, Any]]) -> None:
+    found = read_named(source)
+    if found is not None:
+        _write(target, vet(found, source))
+
+
+def _write(path: Path, settings: Any) -> None:
+    path.write_text(json.dumps(settings), encoding="utf-8")
+
+
+def _link(source: Path, target: Path) -> list[Path]:
+    """Links to a regular file, if there is one; where links cannot be made, a copy."""
+    found = regular(source)
+    if found is None:
+        return []
+    try:
+        os.symlink(found, target)
+    except OSError:
+        shutil.copyfile(found, target)
+    return [found]

@@ -1,0 +1,78 @@
+"""Models of timm: names of its registry with safetensors from the hub, and folders as timm writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sepnorm.errors import SepNormError, nearest, one_line
+from sepnorm.surgery.opening.settings import is_number, named, read_named, regular, shown, vet_size
+from sepnorm.surgery.opening.sizes import require_fitting, size_of
+
+_SCALE = ("mean", "std", "input_size", "interpolation", "crop_pct")
+_WORDS = frozenset(("global_pool", "img_size"))
+
+
+def from_registry(timm: Any, name: str) -> Any:
+    """A name without a prefix; its weights are fetched as safetensors."""
+    if not timm.is_model(name.split(".")[0]):
+        raise SepNormError(
+            f"timm has no model {name!r}: give a name of timm.list_models(), or local-dir:FOLDER."
+            + nearest(name, timm.list_models())
+        )
+    from huggingface_hub import hf_hub_download
+
+    known = timm.get_pretrained_cfg(name)
+    if known is None or not known.hf_hub_id:
+        raise SepNormError(f"timm has no weights on the hub for {name!r}: choose one of timm.list_pretrained().")
+    try:
+        weights = Path(hf_hub_download(known.hf_hub_id, "model.safetensors"))
+    except Exception as error:  # a hub that cannot be reached: each kind has errors of its own
+        raise SepNormError(f"timm cannot open {name!r}: {one_line(error)}.") from error
+    return _created(timm, name, weights, {}, {})
+
+
+def from_folder(timm: Any, folder: Path) -> Any:
+    """A folder with ``config.json`` and ``model.safetensors``."""
+    place = folder / "config.json"
+    settings, weights = read_named(place), regular(folder / "model.safetensors")
+    if settings is None or weights is None:
+        raise SepNormError(f"{folder} needs config.json and model.safetensors, as timm writes them: it has not both.")
+    name: Any = settings.get("architecture")
+    options = named(settings.get("model_args") or {}, place)
+    _vet(timm, name, options, place, size_of([weights]).largest)
+    kept = {key: value for key, value in options.items() if key not in ("num_classes", "pretrained_strict")}
+    known = settings.get("pretrained_cfg") or settings
+    scale = {key: known[key] for key in _SCALE if key in known} | {"num_classes": settings.get("num_classes", 0)}
+    return _created(timm, name, weights, kept, scale)
+
+
+def fresh_timm(timm: Any, name: Any, options: dict[str, Any], folder: Path) -> Any:
+    """An architecture of timm's own with new weights, after a folder of ``sepnorm.save``."""
+    weights = folder / "sepnorm.safetensors"
+    size = size_of([weights])
+    _vet(timm, name, options, folder / "sepnorm.json", size.largest)
+    require_fitting(lambda: timm.create_model(name, pretrained=False, **options), size, weights)
+    return timm.create_model(name, pretrained=False, **options)
+
+
+def _vet(timm: Any, name: Any, options: dict[str, Any], where: Path, largest: int) -> None:
+    if not isinstance(name, str) or not name.isidentifier() or not timm.is_model(name):
+        raise SepNormError(f"{where} names the architecture {shown(name)}, which is none of timm's own.")
+    for key, value in options.items():
+        if not is_number(value) and key not in _WORDS:
+            raise SepNormError(f"{where} builds the model with {key}={shown(value)}: it is not opened.")
+        for each in value if isinstance(value, list) else [value]:
+            vet_size(key, each, where, largest)
+
+
+def _created(timm: Any, name: str, weights: Path, options: dict[str, Any], scale: dict[str, Any]) -> Any:
+    overlay = {"file": str(weights), "url": None, "hf_hub_id": None, "custom_load": False, **scale}
+    size = size_of([weights])
+    try:
+        require_fitting(lambda: timm.create_model(name, pretrained=False, num_classes=0, **options), size, weights)
+        return timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay, **options)
+    except SepNormError:
+        raise
+    except Exception as error:  # whatever options that do not fit make timm raise
+        raise SepNormError(f"timm cannot open {name!r}: {one_line(error)}.") from error

@@ -1,0 +1,117 @@
+"""Typed settings of a run: presets, changes by key=value, and refusal of what is unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from sepnorm.errors import SepNormError, nearest
+from sepnorm.layer.kinds import NormSpec
+
+
+class RunConfig(BaseModel):
+    """What every domain's run has. Each domain adds its own fields and presets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: str
+    norm: str = "ln"
+    sites: str = "final"
+    num_cls: int = Field(1, ge=1)  # how many leading tokens have the norm of [CLS]: more than one in images alone
+    momentum: float = Field(0.1, gt=0, le=1)  # of the running statistics of batch norms
+    seed: int = Field(0, ge=0, lt=2**31)
+    uniformity_weight: float = Field(0.0, ge=0)  # lambda of the paper
+    uniformity_form: Literal["squared", "inner"] = "squared"
+    uniformity_on: Literal["cls", "tokens", "both"] = "cls"
+    uniformity_within: Literal["batch", "sample"] = "batch"  # which tokens are pushed apart
+    epochs: int = Field(gt=0)
+    max_steps: int | None = Field(None, gt=0)  # stop earlier
+    batch_size: int = Field(gt=1)
+    accumulation: int = Field(1, gt=0)  # batches before a step
+    learning_rate: float = Field(gt=0)
+    warmup: float = Field(0.1, ge=0, lt=1)  # share of the steps
+    weight_decay: float = Field(0.05, ge=0)
+    adam_betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0 for none
+    threads: int = Field(0, ge=0)  # of a run without an accelerator, 0 for all; the last bits of a result depend on it
+    checkpoints: int = Field(4, ge=0)  # how often a run is saved on its way
+
+    @field_validator("norm")
+    @classmethod
+    def _known_norm(cls, value: str) -> str:
+        return str(NormSpec.parse(value))
+
+    @property
+    def uses_batch(self) -> bool:
+        """Whether its norms keep batch statistics."""
+        return NormSpec.parse(self.norm).uses_batch
+
+    @property
+    def arm(self) -> str:
+        """How the setting that is compared is called: norm, sites and lambda."""
+        name = self.norm if self.norm == "ln" else f"{self.norm}@{self.sites}"
+        if not self.uniformity_weight:
+            return name
+        form = "" if self.uniformity_form == "squared" else f",{self.uniformity_form}"
+        return f"{name} λ={self.uniformity_weight:g} {self.uniformity_on}{form}"
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with other values; unknown keys and values that do not fit are refused."""
+        return build(type(self), self.model_dump() | check_keys(type(self), changes))
+
+
+def parse_arm(text: str) -> dict[str, str]:
+    """``"bn+ln@final"`` as changes to a config.
+
+    >>> parse_arm("bn+ln@final")
+    {'norm': 'bn+ln', 'sites': 'final'}
+    >>> parse_arm("ln")
+    {'norm': 'ln'}
+    """
+    norm, at, sites = text.partition("@")
+    return {"norm": norm, "sites": sites} if at else {"norm": norm}
+
+
+def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
+    """An object of a config class, with pydantic's complaints put in one sentence."""
+    try:
+        return cls(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, SepNormError):
+            raise cause from None
+        key = ".".join(str(part) for part in first["loc"])
+        where = f"{key}={first['input']!r}: " if key else ""
+        raise SepNormError(f"{where}{first['msg'].removeprefix('Value error, ')}.") from None
+
+
+def check_keys(cls: type[BaseModel], changes: Mapping[str, Any]) -> dict[str, Any]:
+    known = cls.model_fields
+    for key in changes:
+        if key not in known:
+            raise SepNormError(f"there is no setting {key!r}: there are {', '.join(known)}.{nearest(key, known)}")
+    return dict(changes)
+
+
+def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
+    """``["width=64", "norm=bn+ln"]`` as a dictionary; values are read as JSON where they are JSON."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise SepNormError(f"a setting is written key=value, found {pair!r}.")
+        try:
+            found[key.strip()] = json.loads(value)
+        except ValueError:
+            found[key.strip()] = value
+    return found
+
+
+def preset(presets: Mapping[str, Any], name: str) -> Any:
+    if name not in presets:
+        raise SepNormError(f"there is no preset {name!r}: there are {', '.join(presets)}.{nearest(name, presets)}")
+    return presets[name]

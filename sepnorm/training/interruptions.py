@@ -1,0 +1,45 @@
+"""What ends a run before its time: Ctrl-C, a scheduler, and other processes of it that are gone."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sepnorm.distributed import many
+from sepnorm.errors import InterruptedRunError
+
+
+@contextmanager
+def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
+    """Calls something at Ctrl-C, and at SIGTERM, by which schedulers end a job, in the place of ending at once.
+
+    Only where signals arrive, in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old = {number: signal.signal(number, lambda *_: call()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def lost_processes(folder: Path) -> Iterator[None]:
+    """Says it in one sentence where another process of the run has gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not many() or not any(
+            word in str(error) for word in ("Connection", "gloo", "NCCL", "peer", "timed out", "Timed out")
+        ):
+            raise
+        raise InterruptedRunError(
+            f"another process of this run is gone, so it stopped; checkpoints are in {folder}: the same command goes on from "
+            f"the last one ({str(error).splitlines()[0][:120]})."
+        ) from error

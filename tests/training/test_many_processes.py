@@ -1,0 +1,216 @@
+"""A run in two gloo processes, with half of every batch each, is the run of one process with the whole batch.
+
+Weights are compared in float64, where it can be seen that nothing but rounding is different. In float32 the losses are: Adam
+divides a gradient by its own size, and so makes steps of full length from the rounding of gradients that are 0, as those of a
+bias before a batch norm are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+import transformers
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from models import text_model
+
+from sepnorm.domains import open_domain
+from sepnorm.errors import OthersDoneError, SepNormError
+from sepnorm.training.batching import Samples, Steps
+
+pytestmark = pytest.mark.timeout(900)  # eight processes on two cores that others may use too
+STEPS = 20
+SMALL = {"max_steps": STEPS, "epochs": 50, "batch_size": 16, "checkpoints": 0, "threads": 1}
+TINY = {"width": 16, "depth": 2, "heads": 2, "feed_forward": 16, "attention_dropout": 0, "activation_dropout": 0}
+IMAGES = {"width": 16, "depth": 2, "heads": 2, "decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
+
+
+def jobs(folder: Path) -> dict[str, tuple[str, dict]]:
+    """Domain and settings by name; data and models are in the folder, and nothing is dropped out."""
+    for kind in (torch.float64, torch.float32):
+        target = folder / str(kind).removeprefix("torch.")
+        text_model(target)
+        model = transformers.BertModel.from_pretrained(target)
+        model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
+        model.to(kind).save_pretrained(target)
+    words = ["the cat", "a dog", "number 3", "the mat", "b c d", "cat and dog", "on the mat", "e"]
+    lines = [f"{words[i % 8]} sat {'a b ' * (i % 5)}{i % 10} {i // 10}" for i in range(64)]
+    (folder / "lines.txt").write_text("\n".join(lines))
+    rings = [f"{a}1{'C' * n}{a}1{'O' * k}" for n in range(2, 9) for a in "CN" for k in range(6)]
+    rows = [f"{ring},{len(ring)}" if i % 7 else f"{ring}," for i, ring in enumerate(rings)]
+    (folder / "rings.csv").write_text("\n".join(["smiles,y", *rows]))
+    text = {"data": str(folder / "lines.txt"), "head": "none", "length": 12}
+    molecules = TINY | {"data": str(folder / "rings.csv"), "learning_rate": 2e-4}
+    cut = {"smallest_crop": 0.5, "flip": True, "uniformity_weight": 0.1, "uniformity_on": "both"}
+    found: dict[str, tuple[str, dict]] = {}
+    for norm, kind in product(("bn+ln", "bn+bn"), ("float64", "float32")):
+        every = SMALL | {"norm": norm, "sites": "all"}
+        found[f"images {norm} {kind}"] = ("images", every | IMAGES | cut)
+        found[f"text {norm} {kind}"] = ("text", every | text | {"model": str(folder / kind)})
+        found[f"property {norm} {kind}"] = ("molecules", every | molecules)
+        found[f"masked {norm} {kind}"] = (
+            "molecules",
+            every | molecules | {"task": "pretrain", "contrastive_weight": 0.5},
+        )
+    return found
+
+
+def train(domain: str, settings: dict, folder: Path) -> dict:
+    known = open_domain(domain)
+    config = known.presets["demo"].changed(settings)
+    recipe = known.recipe(config)
+    start = recipe.train if domain == "molecules" else recipe.pretrain
+    model, trained = start(config, folder)
+    return {"weights": model.state_dict(), "losses": trained.losses}
+
+
+def worker(rank: int, world: int, ports: list[int], work: dict[str, tuple[str, dict]], folder: str) -> None:
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    torch.set_num_threads(1)
+    make = Steps.__getitem__
+
+    def cast(steps: Steps, number: int) -> dict:
+        kind = torch.get_default_dtype()
+        batch = make(steps, number).items()
+        return {
+            key: value.to(kind) if torch.is_tensor(value) and value.is_floating_point() else value
+            for key, value in batch
+        }
+
+    Steps.__getitem__ = cast  # type: ignore[method-assign]
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {key: str(value) for key, value in names.items() if world > 1}
+    found = {}
+    for (name, (domain, settings)), port in zip(work.items(), ports, strict=True):
+        os.environ["MASTER_PORT"] = str(port)  # another for each run: what is left of the last may still be there
+        torch.set_default_dtype(torch.float64 if "float64" in name else torch.float32)
+        try:
+            found[name] = train(domain, settings, Path(folder) / f"{world}" / name)
+        except OthersDoneError:
+            assert rank > 0
+        for state in (AcceleratorState, PartialState, GradientState):  # the next run meets anew
+            state._reset_state()
+    torch.save(found, f"{folder}/{world}-{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> tuple[dict, dict]:
+    folder = tmp_path_factory.mktemp("processes")
+    work = jobs(folder)
+    for world in (1, 2):
+        mp.spawn(worker, (world, [free_port() for _ in work], work, str(folder)), nprocs=world, daemon=True)
+    one, two = (torch.load(folder / f"{world}-0.pt", weights_only=True) for world in (1, 2))
+    assert torch.load(folder / "2-1.pt", weights_only=True) == {}
+    return one, two
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.mark.parametrize("norm", ["bn+ln", "bn+bn"])
+@pytest.mark.parametrize("what", ["images", "text", "property", "masked"])
+def test_two_processes_learn_what_one_does(runs, what, norm):
+    one, two = (found[f"{what} {norm} float64"] for found in runs)
+    assert [step for step, _ in one["losses"]] == [step for step, _ in two["losses"]] == list(range(1, STEPS + 1))
+    assert [loss for _, loss in two["losses"]] == pytest.approx([loss for _, loss in one["losses"]], abs=1e-6)
+    assert one["weights"].keys() == two["weights"].keys()
+    for name, value in one["weights"].items():
+        assert torch.allclose(two["weights"][name].double(), value.double(), atol=1e-6), name
+
+
+@pytest.mark.parametrize("norm", ["bn+ln", "bn+bn"])
+@pytest.mark.parametrize("what", ["images", "text", "property", "masked"])
+def test_two_processes_learn_what_one_does_in_float32(runs, what, norm):
+    one, two = (found[f"{what} {norm} float32"]["losses"] for found in runs)
+    assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=1e-4, abs=1e-4)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch):
+    config = open_domain("images").presets["demo"].changed({"batch_size": 15})
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SepNormError, match="take a batch_size that is a multiple of 2"):
+        Steps(config, Samples(100, lambda *_: {}))
+    assert Steps(config.changed({"batch_size": 64}), Samples(33, lambda *_: {})).batch == 32
+
+
+def test_torchrun_runs_the_command_and_only_the_first_process_writes_and_speaks(tmp_path):
+    """On a stream, of which each process uses rows of its own."""
+    for number in range(120):
+        folder = tmp_path / "data" / ("test" if number % 6 == 0 else "train") / str(number % 4)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((8, 8), 64).save(folder / f"{number}.png")
+    words = ["pretrain", "images", "--norm", "bn+ln@all", "--max-steps", "6", "--out", "run", "--data", "data"]
+    settings = IMAGES | {"threads": 1, "stream": 64}
+    words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(free_port()),
+    ]
+    done = subprocess.run(
+        [*command, "-m", "sepnorm", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Model: run/model") == 1
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["processes"] == 2
+    assert (tmp_path / "run" / "metrics.json").is_file()
+
+
+def test_processes_that_are_interrupted_or_killed_say_so_and_the_run_goes_on(tmp_path):
+    """What is done to the second is said by the first, which torchrun would end before it can speak: so both are started here."""
+    settings = IMAGES | {"threads": 1, "checkpoints": 30}
+    words = ["pretrain", "images", "--norm", "bn+ln@all", "--max-steps", "400", "--out", "run", "--resume"]
+    words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    checkpoints = tmp_path / "run" / "checkpoints"
+
+    def start() -> list[subprocess.Popen]:
+        names = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        started = []
+        for rank in (0, 1):
+            own = {key: str(value) for key, value in (names | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+            command = [sys.executable, "-m", "sepnorm", *words]
+            started.append(
+                subprocess.Popen(command, cwd=tmp_path, env=os.environ | own, stderr=subprocess.PIPE, text=True)
+            )
+        return started
+
+    def said_after(number: signal.Signals) -> tuple[int, str]:
+        before = set(checkpoints.glob("checkpoint-*/complete"))
+        first, second = start()
+        deadline = time.monotonic() + 120
+        while not set(checkpoints.glob("checkpoint-*/complete")) - before:
+            assert time.monotonic() < deadline and first.poll() is None, first.communicate()[1]
+            time.sleep(0.05)
+        second.send_signal(number)
+        said = first.communicate(timeout=120)[1]
+        second.communicate(timeout=120)
+        assert "Traceback" not in said
+        return first.returncode, said
+
+    code, said = said_after(signal.SIGINT)
+    assert code == 130 and "was stopped at step" in said and "--resume" in said
+    code, said = said_after(signal.SIGKILL)
+    assert code not in (0, None) and "another process of this run is gone" in said and "--resume" in said
+    first, second = start()
+    assert first.wait(timeout=200) == 0 and second.wait(timeout=200) == 0, first.communicate()[1]
+    assert (tmp_path / "run" / "metrics.json").is_file()
