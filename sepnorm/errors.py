@@ -14,7 +14,18 @@ class SepNormError(ValueError):
 
 
 class InterruptedRunError(SepNormError):
-    """A run was stopped by the user; it is saved and can go on."""
+    """A run was stopped and is saved: ``what`` happened, and how it is resumed."""
+
+    def __init__(self, what: str, resume: str = "the same command goes on from there") -> None:
+        super().__init__(f"{what}: {resume}.")
+        self.what, self.resume = what, resume
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it is sent between processes
+        return type(self), (self.what, self.resume)
+
+
+class UnreadableDataError(SepNormError):
+    """Data that a user named cannot be reached or read."""
 
 
 class MisfitError(SepNormError):
@@ -66,10 +77,35 @@ def one_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0].rstrip(".:") or type(error).__name__
 
 
+# Libraries in C++ raise a plain RuntimeError for what has a class of its own in Python. Their words are all that tells.
+
+
 def is_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, of the machine or of an accelerator."""
     words = ("allocate memory", "out of memory", "could not create a primitive")  # the last are oneDNN's
-    return isinstance(error, MemoryError) or any(said in str(error) for said in words)
+    return isinstance(error, MemoryError) or _says(error, words)
+
+
+def is_of_lost_process(error: BaseException) -> bool:
+    """Whether another process of a group is gone: gloo and NCCL."""
+    return isinstance(error, RuntimeError) and _says(error, ("Connection", "gloo", "NCCL", "peer", "imed out"))
+
+
+def is_of_full_disk(error: BaseException) -> bool:
+    """Whether a file could not be written: safetensors and torch's archives."""
+    return isinstance(error, OSError) or _says(error, ("I/O error", "iostream error", "inline_container"))
+
+
+def _says(error: BaseException, words: Iterable[str]) -> bool:
+    return any(word in str(error) for word in words)
+
+
+def require_known(what: str, name: str, known: Iterable[str]) -> str:
+    """The name, if it is among those that are known."""
+    names = list(known)
+    if name not in names:
+        raise SepNormError(f"there is no {what} {name!r}: there are {', '.join(names)}.{nearest(name, names)}")
+    return name
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sepnorm.errors import SepNormError, one_line
+from sepnorm.errors import SepNormError, is_of_full_disk, one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,6 +90,16 @@ def regular_files(folder: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], 
     ]
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder that can be written to, or says that it cannot be, before anything is computed for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SepNormError(f"the folder {folder} cannot be made ({error.strerror}): change --out.") from error
+    if not os.access(folder, os.W_OK):
+        raise SepNormError(f"the folder {folder} cannot be written to: change --out.")
+
+
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
     """Says in one sentence that a disk is full, or may not be written to, where a library has an error of its own for that."""
@@ -98,7 +108,7 @@ def writing(place: Path) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        if not any(word in str(error) for word in ("I/O error", "iostream error", "inline_container")):
+        if not is_of_full_disk(error):
             raise
         raise SepNormError(
             f"{place} cannot be written to, perhaps for want of room on the disk: {one_line(error)}."

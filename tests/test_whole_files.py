@@ -33,9 +33,11 @@ from sepnorm.domains.comparison import write_results
 from sepnorm.domains.images.config import PRESETS
 from sepnorm.domains.pretraining import pretrain
 from sepnorm.errors import InterruptedRunError
-from sepnorm.experiment.runs import Arm, Comparison, Outcome, perform
+from sepnorm.experiment.comparison import Arm, Comparison
+from sepnorm.experiment.metrics import Metric, Metrics
+from sepnorm.experiment.runs import Outcome, perform
 from sepnorm.report.comparison_page import comparison_rows, difference_rows
-from sepnorm.report.metrics import references
+from sepnorm.report.selection import references
 from sepnorm.training.trainer import last_checkpoint
 
 
@@ -443,7 +445,7 @@ def comparison() -> Comparison:
     for number, name in enumerate(NAMES):
         values = {metric: number + place / 10 for place, metric in enumerate(METRICS)}
         arms.append(Arm(name, config, {0: values, 1: values}, {}, {}))
-    return Comparison(arms)
+    return Comparison(arms, Metrics(Metric(key, key) for key in METRICS))
 
 
 def tables_of(comparison: Comparison) -> list[list[list[str]]]:

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -39,13 +40,30 @@ class Record(NamedTuple):
     split: str | None = None
 
 
-def read_texts(source: str, column: str | None = None, split: str = "train") -> Iterator[Record]:
+@dataclass
+class LeftOut:
+    """How many records a reader passed over because they are empty or cannot be read, and the name of the first."""
+
+    count: int = 0
+    first: str | None = None
+
+    def add(self, name: str) -> None:
+        self.count += 1
+        self.first = self.first or name
+
+
+def read_texts(
+    source: str, column: str | None = None, split: str = "train", left_out: LeftOut | None = None
+) -> Iterator[Record]:
     """The texts of a file, a table or a ``datasets`` name, in their order; empty ones are left out."""
+    left_out = left_out or LeftOut()
     kind = suffix_of(Path(source))
     if kind in TEXT:
         for number, line in enumerate(text_lines(Path(source)), 1):
             if line := line[:LONGEST_TEXT].strip():
                 yield Record(line, None, f"line {number}")
+            else:
+                left_out.add(f"line {number}")
         return
     if Path(source).is_file() and kind not in TABLES:
         raise SepNormError(
@@ -59,15 +77,23 @@ def read_texts(source: str, column: str | None = None, split: str = "train") -> 
         text = row.get(chosen)
         if isinstance(text, str) and text.strip():
             yield Record(text.strip(), said(row, label), f"row {number}")
+        else:
+            left_out.add(f"row {number}")
 
 
 def read_images(
-    source: str, column: str | None = None, split: str = "train", label: str | None = None, seed: int = 0
+    source: str,
+    column: str | None = None,
+    split: str = "train",
+    label: str | None = None,
+    seed: int = 0,
+    left_out: LeftOut | None = None,
 ) -> Iterator[Record]:
     """The images of a folder (shuffled by the seed; the folder is the label), a table or a ``datasets`` name.
 
     Images that cannot be read are left out, as long as they are few.
     """
+    left_out = left_out or LeftOut()
     read = corrupt = 0
     named: list[str] = []
     for record in _encoded_images(source, column, split, label, seed):
@@ -75,6 +101,7 @@ def read_images(
             image = to_image(record.content)
         except Exception as error:  # whatever damage makes Pillow raise
             corrupt += 1
+            left_out.add(record.name)
             named.append(f"{record.name} ({error})")
             if corrupt > 10 and corrupt > _MOST_CORRUPT * (read + corrupt):
                 raise SepNormError(

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sepnorm.errors import SepNormError, one_line
+from sepnorm.errors import SepNormError, UnreadableDataError, one_line
 from sepnorm.files import LARGE, PACKED, require_file
 
 TEXT = (".txt", ".text")
@@ -167,8 +167,8 @@ def csv_table(path: Path, tab: bool) -> Any:
         return pyarrow.csv.read_csv(file, parse_options=pyarrow.csv.ParseOptions(delimiter="\t" if tab else ","))
 
 
-def unreadable(source: str, error: BaseException, how: str = "") -> SepNormError:
+def unreadable(source: str, error: BaseException, how: str = "") -> UnreadableDataError:
     """One sentence for whatever a damaged file, or a name that cannot be reached, makes a library raise."""
     here = Path(source).exists() or glob.has_magic(source)
     where = "" if here else " It is no file or folder here, so it was taken for a name of datasets."
-    return SepNormError(f"{source} cannot be read{how}: {one_line(error)}.{where}")
+    return UnreadableDataError(f"{source} cannot be read{how}: {one_line(error)}.{where}")

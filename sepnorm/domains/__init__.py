@@ -1,38 +1,107 @@
-"""The domains by name. Each is a folder with a ``domain.py`` that says what the commands need to know of it."""
+"""Domains: what is trained on what, and how it is judged. Each is one object, found by its entry point ``sepnorm.domains``."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from sepnorm.errors import SepNormError, nearest
+from sepnorm.errors import SepNormError, one_line, require_known
+from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Recipe
 from sepnorm.training.configs import RunConfig
 
 if TYPE_CHECKING:
-    from sepnorm.report.comparison_page import Extra
+    from torch import nn
 
-NAMES = ("images", "text", "molecules")
+    from sepnorm.domains.encoders import Encoder
+    from sepnorm.domains.evaluation import Evaluation, Task
+    from sepnorm.experiment.comparison import Arm
+    from sepnorm.report.page import Section
+
+__all__ = ["Domain", "Metric", "Metrics", "domain_names", "domains", "open_domain"]
+GROUP = "sepnorm.domains"
 
 
-@dataclass(frozen=True)
-class Domain:
-    """Presets by name, how a recipe is made from a config, the arms that are compared by default, and a page's own sections.
+class Domain(ABC):
+    """All that commands, studies and pages ask of a domain. Nothing else asks which domain it is in.
 
-    ``draw`` makes an SVG of a sample from its name.
+    A package adds one by an entry point of the group ``sepnorm.domains``, whose name is the domain's and whose value is an
+    object of a class like this. Heavy imports belong into the methods.
     """
 
-    presets: Mapping[str, RunConfig]
-    recipe: Callable[[Any], Recipe]
-    arms: str
-    sections: Sequence[Extra] = ()
-    draw: Callable[[str], str] | None = None
+    name: ClassVar[str]
+    presets: ClassVar[Mapping[str, RunConfig]]  #: settings by name; ``demo`` is the default and needs no download
+    arms: ClassVar[str]  #: what ``compare`` runs unless told otherwise, the baseline first
+    metrics: ClassVar[Metrics]  #: what runs report, the primary metric among them
+
+    @abstractmethod
+    def recipe(self, config: Any) -> Recipe:
+        """Reads the data of a config; runs any config with the same data."""
+
+    @abstractmethod
+    def wrap(self, target: str, model: Any, source: Path) -> Encoder | None:
+        """A model that was opened, with the way from this domain's data to its input; None if it takes other data.
+
+        ``target`` is what the user named, ``source`` the folder with the settings of the model's input.
+        """
+
+    @abstractmethod
+    def evaluate(self, encoder: Encoder, task: Task) -> Evaluation:
+        """What ``sepnorm evaluate`` measures of an encoder that ``wrap`` gave."""
+
+    @abstractmethod
+    def trial(self, config: Any) -> tuple[nn.Module, Callable[[int], dict[str, Any]]]:
+        """A model as a run of this config trains, and batches of made-up samples, to measure how long a step takes."""
+
+    def next_commands(self, model: Path, config: Any) -> list[str]:
+        """What one may want to do with the model of a finished run, without the leading ``sepnorm``."""
+        return [f"embed {quote(str(model))} {quote(str(config.data))} --out embeddings.parquet"]
+
+    def sections(self, arms: Sequence[Arm], seed: int) -> list[Section]:
+        """What the page of a comparison shows of this domain alone, for arms with figures and the seed of these."""
+        return []
+
+    def picture(self, name: str) -> str | None:
+        """A sample as SVG, by the name that the run gave it."""
+        return None
 
 
+@cache
+def _entries() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def domain_names() -> list[str]:
+    """The names of all domains that are installed."""
+    return list(_entries())
+
+
+@cache
 def open_domain(name: str) -> Domain:
-    if name not in NAMES:
-        raise SepNormError(f"there is no domain {name!r}: there are {', '.join(NAMES)}.{nearest(name, NAMES)}")
-    found: Domain = import_module(f"sepnorm.domains.{name}.domain").DOMAIN
+    """The domain of this name; a package that brings one may be broken, which is said in one sentence."""
+    entry = _entries()[require_known("domain", name, domain_names())]
+    try:
+        found = entry.load()
+    except ModuleNotFoundError:
+        raise  # the command says what is to be installed
+    except Exception as error:
+        raise SepNormError(f"the domain {name} ({entry.value}) cannot be loaded: {one_line(error)}.") from error
+    if not isinstance(found, Domain):
+        raise SepNormError(f"the domain {name} ({entry.value}) is a {type(found).__name__}, and no Domain of sepnorm.")
+    return found
+
+
+def domains() -> list[Domain]:
+    """All domains whose libraries are installed."""
+    found = []
+    for name in domain_names():
+        try:
+            found.append(open_domain(name))
+        except ModuleNotFoundError:
+            continue
     return found

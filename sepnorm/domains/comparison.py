@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,11 +9,11 @@ from typing import Any
 
 from sepnorm.domains import Domain
 from sepnorm.errors import SepNormError
-from sepnorm.experiment.runs import Comparison, compare
+from sepnorm.experiment.comparison import Comparison, compare
 from sepnorm.files import write_text
-from sepnorm.report.comparison_page import comparison_rows, difference_rows, headline, write_comparison
+from sepnorm.report.comparison_page import headline, write_comparison
 from sepnorm.report.diagnosis import finite
-from sepnorm.report.metrics import references
+from sepnorm.report.tables import comparison_tables, latex, markdown, runs_as_csv
 from sepnorm.training.configs import parse_arm
 from sepnorm.training.configs import preset as choose
 from sepnorm.training.trainer import Report
@@ -30,15 +28,33 @@ def compare_domain(
     folder: Path,
     launcher: str = "local",
     start: Callable[[str, int], Report | None] | None = None,
-) -> Path:
-    """Runs arms, each given by its changes to a preset, and writes results and page to ``folder``; returns the page's path."""
+) -> tuple[Comparison, Path]:
+    """Runs arms, each given by its changes to a preset, and writes results and page to ``folder``; gives the page's path too."""
     base = choose(domain.presets, preset).changed(given)
     configs = [base.changed(arm) for arm in arms]
     _keep_earlier(folder, [config.arm for config in configs])
-    comparison = compare(domain.recipe, base, configs, seeds, folder, launcher, start)
+    comparison = compare(domain.recipe, domain.metrics, base, configs, seeds, folder, launcher, start)
     write_results(comparison, folder)
     title = f"Shared and separate norms on {Path(base.data).name}"
-    return write_comparison(folder / "report.html", title, comparison, domain.sections, domain.draw)
+    page = write_comparison(folder / "report.html", title, comparison, domain.sections, domain.picture)
+    return comparison, page
+
+
+def write_results(comparison: Comparison, folder: Path) -> None:
+    """``results.json``, ``.csv`` (a row for each run), ``.md`` and ``.tex``."""
+    write_text(folder / "results.json", as_json(comparison))
+    write_text(folder / "results.csv", runs_as_csv(comparison))
+    write_text(folder / "results.md", as_text(comparison))
+    write_text(folder / "results.tex", "\n".join(latex(*each) for each in comparison_tables(comparison)))
+
+
+def as_json(comparison: Comparison) -> str:
+    return json.dumps(finite(comparison.as_dict()), indent=1)
+
+
+def as_text(comparison: Comparison) -> str:
+    """The verdict and the tables, in Markdown."""
+    return f"{headline(comparison)}\n\n" + "\n".join(markdown(*each) for each in comparison_tables(comparison))
 
 
 def _keep_earlier(folder: Path, arms: Sequence[str]) -> None:
@@ -92,49 +108,3 @@ def _terms(weights: list[str], targets: list[str]) -> list[dict[str, Any]]:
 
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def write_results(comparison: Comparison, folder: Path) -> None:
-    """``results.json``, ``.csv`` (a row for each run), ``.md`` and ``.tex``."""
-    write_text(folder / "results.json", json.dumps(finite(comparison.as_dict()), indent=1))
-    rows = io.StringIO()
-    writer = csv.writer(rows)
-    writer.writerow(["arm", "seed", *comparison.metrics])
-    for arm in comparison.arms:
-        for seed, found in arm.metrics.items():
-            writer.writerow([arm.name, seed, *(found.get(metric, "") for metric in comparison.metrics)])
-    write_text(folder / "results.csv", rows.getvalue())
-    tables = [comparison_rows(comparison), *(difference_rows(comparison, arm) for arm in references(comparison))]
-    write_text(folder / "results.md", f"{headline(comparison)}\n\n" + "\n".join(markdown(*t) for t in tables))
-    write_text(folder / "results.tex", "\n".join(_latex(*t) for t in tables))
-
-
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A table as Markdown has it."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(
-        f"| {' | '.join(_one_cell(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines
-    )
-
-
-_LATEX = {letter: f"\\{letter}" for letter in "%_&#${}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "λ": r"$\lambda$",
-}
-
-
-def _latex(header: list[str], rows: list[list[str]]) -> str:
-    def line(cells: list[str]) -> str:
-        return " & ".join("".join(_LATEX.get(letter, letter) for letter in _one_cell(cell)) for cell in cells)
-
-    body = " \\\\\n".join(line(row) for row in rows)
-    columns = "l" * len(header)
-    return f"\\begin{{tabular}}{{{columns}}}\n{line(header)} \\\\\n\\hline\n{body} \\\\\n\\end{{tabular}}\n"
-
-
-def _one_cell(text: str) -> str:
-    """Names come from files too: no line of one begins a row of the table."""
-    return " ".join(text.split())

@@ -105,8 +105,8 @@ def _of_model(
             start = cls.sample.seen
             for number in cls.add(encoded.cls).tolist():
                 record = part[number - start]
-                known[number] = record.label, str(record.content)[:200] if encoder.kind == "text" else record.name
-            pooled.add((encoded.tokens * keep[..., None]).sum(1) / keep.sum(1, keepdim=True).clamp(min=1))
+                known[number] = record.label, encoder.shown(record)
+            pooled.add(encoded.mean)
             tokens.add(encoded.tokens[keep].cpu())
             progress(cls.sample.seen, max_samples)
     layers = conclude(encoder.model, watchers)

@@ -1,32 +1,32 @@
-"""Models by name or folder, what they want as input, and the [CLS] and token vectors that they give."""
+"""Models by name or folder, with the way from data to their input, and the [CLS] and token vectors that they give."""
 
 from __future__ import annotations
 
+import copy
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sepnorm.data.records import Record, read_images, read_texts
+from sepnorm.data.records import LeftOut, Record
+from sepnorm.domains import domains
 from sepnorm.errors import MisfitError, SepNormError, one_line
 from sepnorm.layer.kinds import NormSpec
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.conversion import ConversionReport, convert
 from sepnorm.surgery.families import is_timm, is_transformers
-from sepnorm.surgery.opening.models import open_model, open_timm, open_tokeniser
-from sepnorm.surgery.opening.settings import read_named
+from sepnorm.surgery.opening.models import open_model, open_timm
 from sepnorm.surgery.saving import load, save
 
-_WINDOW = 64  # batches of texts or molecules that are sorted by length together, so that little is padded
-_LONGEST = 256  # tokens of a text
-
-
+#: How the tokens of an input become one vector.
+POOLINGS = ("cls", "mean")
 # What parts of a model that do not belong together raise.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -38,66 +38,83 @@ def _is_panic(error: BaseException) -> bool:
 
 @dataclass(eq=False)
 class Encoded:
-    """Last hidden states: ``cls`` (batch, dim), ``tokens`` (batch, tokens, dim), and which of these are no padding."""
+    """Last hidden states: ``cls`` (batch, dim), ``tokens`` (batch, tokens, dim), and which of these are no padding.
+
+    ``cls_in_mean``: whether the mean of tokens has [CLS] in it.
+    """
 
     cls: Tensor
     tokens: Tensor
     keep: Tensor
+    cls_in_mean: bool = False
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of tokens without padding (batch, dim)."""
+        keep = self.keep.to(self.tokens.device)[..., None]
+        total, count = self.tokens.masked_fill(~keep, 0).sum(1), keep.sum(1)
+        if self.cls_in_mean:
+            total, count = total + self.cls, count + 1
+        return total / count.clamp(min=1)
+
+    def pooled(self, pooling: str) -> Tensor:
+        """One of ``POOLINGS`` (batch, dim), in float32 on the CPU."""
+        return (self.cls if pooling == "cls" else self.mean).float().cpu()
 
 
 @dataclass(eq=False)
-class Encoder:
-    """A model with the way from texts, images or molecules to its input."""
+class Encoder(ABC):
+    """A model with the way from a domain's data to its input."""
+
+    kind: ClassVar[str]  #: the domain's name
+    window: ClassVar[int] = 1  #: batches that are sorted together by the length of what is in them
+    cls_in_mean: ClassVar[bool] = False  #: whether the mean of tokens has [CLS] in it
 
     name: str
     model: Any
-    kind: str  # "text", "images" or "molecules"
-    prepare: Any  # a list of contents -> a batch
+    prepare: Any  #: from a list of contents to a batch
 
-    def read(self, data: str, column: str | None = None, split: str = "train") -> Iterator[Record]:
-        if self.kind == "molecules":
-            return iter(self.prepare.read(data, column, split))
-        return (read_texts if self.kind == "text" else read_images)(data, column, split)
+    @abstractmethod
+    def read(
+        self, data: str, column: str | None = None, split: str = "train", left_out: LeftOut | None = None
+    ) -> Iterator[Record]:
+        """Records of data, in any order."""
 
-    @property
-    def window(self) -> int:
-        """How many batches are sorted together by the length of what is in them: of images, which are alike, one."""
-        return 1 if self.kind == "images" else _WINDOW
+    def read_in_order(self, data: str, column: str | None, split: str, left_out: LeftOut) -> Iterator[Record]:
+        """Records of data, all and in their order; what is passed over is counted."""
+        return self.read(data, column, split, left_out)
+
+    @abstractmethod
+    def hidden(self, batch: Any) -> Encoded:
+        """The last hidden states of a batch. The model is in evaluation mode."""
+
+    def shown(self, record: Record) -> str:
+        """What a reader knows a record by."""
+        return record.name
+
+    def exportable(self) -> Exportable:
+        """The model as a module, with inputs to trace it by; refused where it cannot be one."""
+        raise SepNormError(f"{self.name} takes {self.kind}, which are not exported: use embed for their vectors.")
 
     def batches(self, records: Iterator[Record], size: int = 32) -> Iterator[tuple[list[Record], Any]]:
-        """Records and the batch made of them; texts or molecules of similar length come together."""
+        """Records and the batch made of them; those of similar length come together."""
         while window := list(islice(records, size * self.window)):
             if self.window > 1:
                 window.sort(key=lambda record: len(record.content))
             for start in range(0, len(window), size):
                 part = window[start : start + size]
-                with self._working():
+                with self.working():
                     batch = self.prepare([record.content for record in part])
                 yield part, batch
 
     @torch.no_grad()
     def encode(self, batch: Any) -> Encoded:
         """The model is to be in evaluation mode."""
-        with self._working():
-            return self._encoded(batch)
-
-    def _encoded(self, batch: Any) -> Encoded:
-        model = self.model
-        if is_timm(model):
-            hidden = model.forward_features(batch.to(next(model.parameters()).device))
-            prefix = int(getattr(model, "num_prefix_tokens", 1))
-            return Encoded(hidden[:, 0], hidden[:, prefix:], torch.ones(hidden[:, prefix:].shape[:2], dtype=torch.bool))
-        if getattr(getattr(model, "config", None), "mask_ratio", None) == 0 and "noise" not in batch:
-            batch = batch | {"noise": in_order(model.base_model, len(batch["pixel_values"]))}
-        output = feed.call(model.base_model if is_transformers(model) else model, batch)
-        hidden = output["token_embeddings"] if "token_embeddings" in output else output["last_hidden_state"]
-        mask = batch.get("attention_mask")
-        keep = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
-        first = 1 + int(getattr(getattr(model, "config", None), "num_register_tokens", 0) or 0)
-        return Encoded(hidden[:, 0], hidden[:, first:], keep[:, first:])
+        with self.working():
+            return self.hidden(batch)
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def working(self) -> Iterator[None]:
         """A model that opened, but whose parts do not fit each other or the data, is told by whatever its library raises."""
         try:
             yield
@@ -112,26 +129,37 @@ class Encoder:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode for the time being, and for masked autoencoders no mask."""
-        config: Any = getattr(self.model, "config", None)
-        ratio = getattr(config, "mask_ratio", None)
-        if ratio is not None:
-            config.mask_ratio = 0.0
-        try:
-            with feed.quiet(self.model):
-                yield
-        finally:
-            if ratio is not None:
-                config.mask_ratio = ratio
+        """Evaluation mode for the time being."""
+        with feed.quiet(self.model):
+            yield
+
+    def to_fastest_device(self) -> None:
+        if torch.cuda.is_available():
+            self.model.to("cuda")
 
 
-def in_order(encoder: Any, count: int) -> Tensor:
-    """Noise (count, patches) by which a masked autoencoder's encoder leaves its tokens in their order."""
-    return torch.arange(encoder.embeddings.patch_embeddings.num_patches).float().expand(count, -1)
+class Body(nn.Module):
+    """A copy of an encoder as a module from its inputs to [CLS] (batch, dim) and all last hidden states (batch, tokens, dim)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        inner: Any = next(module for module in model.modules() if is_timm(module) or is_transformers(module))
+        self.inner: Any = copy.deepcopy(inner if is_timm(inner) else inner.base_model)
+
+
+@dataclass(eq=False)
+class Exportable:
+    """What an exporter needs: a module, inputs to trace it by, others of another size to try it on, and what may vary."""
+
+    body: Body
+    example: dict[str, Tensor]
+    other: dict[str, Tensor]
+    dynamic: dict[int, str]  #: names of the dimensions of every input that may have any size
 
 
 def open_encoder(target: str) -> Encoder:
-    """A folder of ``sepnorm.save``, transformers or sentence-transformers, a hub name, or ``timm:NAME``."""
+    """A folder of ``sepnorm.save``, transformers or sentence-transformers, of a finished run, a hub name, or ``timm:NAME``."""
+    target = _of_run(target)
     folder = Path(target)
     if target.startswith("timm:"):
         return _wrap(target, open_timm(target.removeprefix("timm:")), folder)
@@ -152,9 +180,8 @@ def open_encoder(target: str) -> Encoder:
     ) as error:  # whatever a damaged folder or a name that cannot be reached makes the libraries raise
         if not isinstance(error, Exception) and not _is_panic(error):
             raise
-        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
         where = "" if folder.is_dir() else " It is no folder here, so it was taken for a name of the hub."
-        raise SepNormError(f"{target} cannot be opened as a model: {reason}.{where}") from error
+        raise SepNormError(f"{target} cannot be opened as a model: {one_line(error)}.{where}") from error
 
 
 def _opened(target: str) -> Encoder:
@@ -167,73 +194,23 @@ def _opened(target: str) -> Encoder:
     return _wrap(target, opened.model, opened.source)
 
 
+def _of_run(target: str) -> str:
+    """The model of a finished run, where the run's folder is named; else the target itself."""
+    folder = Path(target)
+    if not folder.exists() and (target.startswith((".", "/", "~")) or target.count("/") > 1):
+        raise SepNormError(f"there is no model {target}: it is neither a folder here nor a name of the hub.")
+    return str(folder / "model") if (folder / "metrics.json").is_file() else target
+
+
 def _wrap(target: str, model: Any, source: Path) -> Encoder:
-    """``source``: the folder with the tokeniser, or with the settings for pixels."""
+    """``source``: the folder with the settings of the model's input."""
     model.eval()
-    if hasattr(model, "encode"):
-        prepare = model.preprocess if hasattr(model, "preprocess") else model.tokenize
-        model.max_seq_length = min(model.max_seq_length or _LONGEST, _LONGEST)
-        return Encoder(target, model, "text", prepare)
-    if is_timm(model):
-        from sepnorm.data.pixels import Picture
-
-        config = model.pretrained_cfg
-        size = getattr(model.patch_embed, "img_size", None) or config["input_size"][1:]
-        return Encoder(target, model, "images", Picture(tuple(size), config["mean"], config["std"]))
-    if is_transformers(model) and model.main_input_name == "pixel_values":
-        return Encoder(target, model, "images", _picture(source, model))
-    if is_transformers(model) and model.main_input_name == "input_ids":
-        return Encoder(target, model, "text", _tokeniser(target, model, source))
-    if is_transformers(model) and model.main_input_name == "nodes":
-        from sepnorm.domains.molecules.reading import Molecules
-
-        return Encoder(target, model, "molecules", Molecules(model.config))
-    raise SepNormError(f"{target} is a {type(model).__name__}, which takes neither text nor images nor molecules.")
-
-
-def _tokeniser(target: str, model: Any, folder: Path) -> Tokenised:
-    missing = f"{target} has no tokeniser: put one beside the model, by tokenizer.save_pretrained({target!r})."
-    try:
-        tokenizer = open_tokeniser(folder)
-    except SepNormError:
-        raise
-    except Exception as error:
-        raise SepNormError(missing) from error
-    # where there are no files, transformers makes up a tokeniser to which every word is unknown
-    if len(tokenizer) < len(tokenizer.all_special_tokens) + 3:
-        raise SepNormError(missing)
-    longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _LONGEST), _LONGEST)
-    if longest < 1:
-        raise SepNormError(
-            f"{target} is damaged: its tokeniser or config says that a text has at most {longest} tokens."
-        )
-    return Tokenised(tokenizer, longest)
-
-
-def _picture(folder: Path, model: Any) -> Any:
-    """Size, mean and deviation of pixels as the model's image processor has them, else the usual ones."""
-    from sepnorm.data.pixels import SETTINGS, Picture
-
-    settings = read_named(folder / SETTINGS) or {}
-    size = model.config.image_size
-    size = (size, size) if isinstance(size, int) else tuple(size)
-    channels = getattr(model.config, "num_channels", 3)
-    usual = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]) if channels == 3 else ([0.5] * channels, [0.5] * channels)
-    mean, std = settings.get("image_mean") or usual[0], settings.get("image_std") or usual[1]
-    return Picture(size, mean, std, name="pixel_values")
-
-
-class Tokenised:
-    """From texts to the batch that a text encoder of transformers takes."""
-
-    def __init__(self, tokenizer: Any, longest: int) -> None:
-        self.tokenizer, self.longest = tokenizer, longest
-
-    def __call__(self, texts: list[str]) -> dict[str, Tensor]:
-        return dict(self.tokenizer(texts, padding=True, truncation=True, max_length=self.longest, return_tensors="pt"))
-
-    def save(self, folder: Path) -> None:
-        self.tokenizer.save_pretrained(folder)
+    known = domains()
+    for domain in known:
+        if (found := domain.wrap(target, model, source)) is not None:
+            return found
+    names = " nor ".join(domain.name for domain in known)
+    raise SepNormError(f"{target} is a {type(model).__name__}, which takes neither {names}.")
 
 
 def convert_copy(
@@ -262,7 +239,7 @@ def convert_copy(
             if progress is not None:
                 progress(done, max_samples)
 
-    with encoder.evaluating(), encoder._working():
+    with encoder.evaluating(), encoder.working():
         report = convert(encoder.model, norm, sites=sites, calibrate=batches())
     try:
         save(encoder.model, out)

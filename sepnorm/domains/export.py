@@ -14,20 +14,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sepnorm.domains.embedding import Body, ImageBody, TextBody, has_batch_statistics, make_folder, model_folder
 from sepnorm.domains.encoders import Encoder, open_encoder
 from sepnorm.errors import SepNormError, is_of_memory, one_line
-from sepnorm.surgery.calibration import freeze
+from sepnorm.files import make_folder
+from sepnorm.surgery.calibration import freeze, has_batch_statistics
 from sepnorm.surgery.families import is_timm
 
 OUTPUTS = ("cls", "last_hidden_state")
 _TOLERANCE = 1e-3  # of the largest value: runtimes add up in another order
 _LARGEST = 1_900_000_000  # bytes of weights that one file of the format can hold
-_TEXTS = [
-    "A text.",
-    "Another, which is a little longer than the first.",
-    "A third, so that the batch has another size.",
-]
 
 
 @dataclass(eq=False)
@@ -46,52 +41,30 @@ def export_onnx(target: str, out: Path) -> Exported:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise SepNormError("export needs onnx and onnxscript: pip install 'sepnorm[export]'.") from error
-    encoder = open_encoder(model_folder(target))
-    if encoder.kind == "molecules":
-        raise SepNormError(f"{target} takes molecules, which are not exported: use embed for their vectors.")
+    encoder = open_encoder(target)
+    found = encoder.exportable()
     make_folder(out.parent)
-    body = _frozen(encoder)
-    example, other = _inputs(encoder, 2), _inputs(encoder, 3)
+    body = found.body.eval()
+    if has_batch_statistics(body):
+        freeze(body)
     large = sum(tensor.nbytes for tensor in body.state_dict().values()) > _LARGEST
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
         with _hushed(), _exporting(target):
             program = torch.onnx.export(
                 body,
                 (),
-                kwargs=example,
+                kwargs=found.example,
                 dynamo=True,
                 verbose=False,
                 output_names=list(OUTPUTS),
-                dynamic_shapes={name: _dynamic(encoder.kind) for name in example},
+                dynamic_shapes=dict.fromkeys(found.example, found.dynamic),
             )
             assert program is not None
             program.save(str(Path(folder) / out.name), external_data=large)
-        difference = _difference(encoder, Path(folder) / out.name, other)
+        difference = _difference(encoder, Path(folder) / out.name, found.other)
         for file in sorted(Path(folder).iterdir(), key=lambda file: file.name == out.name):  # the model itself last
             os.replace(file, out.parent / file.name)
-    return Exported(list(example), difference)
-
-
-def _frozen(encoder: Encoder) -> Body:
-    body = (TextBody if encoder.kind == "text" else ImageBody)(encoder.model).eval()
-    if has_batch_statistics(body):
-        freeze(body)
-    return body
-
-
-def _inputs(encoder: Encoder, count: int) -> dict[str, Tensor]:
-    """Something to trace a model with, or to try the result: texts, or noise in place of images."""
-    if encoder.kind == "text":
-        batch = encoder.prepare(_TEXTS[-count:])
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        return {name: batch[name] for name in names if isinstance(batch.get(name), Tensor)}
-    generator = torch.Generator().manual_seed(0)
-    shape = (count, len(encoder.prepare.mean), *encoder.prepare.size)
-    return {"pixel_values": torch.randn(shape, generator=generator)}
-
-
-def _dynamic(kind: str) -> dict[int, str]:
-    return {0: "batch", 1: "tokens"} if kind == "text" else {0: "batch"}
+    return Exported(list(found.example), difference)
 
 
 def _difference(encoder: Encoder, path: Path, inputs: dict[str, Tensor]) -> float | None:

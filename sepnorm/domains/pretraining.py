@@ -13,10 +13,9 @@ from typing import Any
 
 from sepnorm.distributed import rank
 from sepnorm.domains import open_domain
-from sepnorm.domains.embedding import make_folder
 from sepnorm.errors import InterruptedRunError, SepNormError
 from sepnorm.experiment.runs import finished, perform, slug
-from sepnorm.files import locked
+from sepnorm.files import locked, make_folder
 from sepnorm.training.configs import RunConfig, parse_changes
 from sepnorm.training.configs import preset as choose
 from sepnorm.training.trainer import Report, last_checkpoint
@@ -48,16 +47,8 @@ class Run:
 
     def next_commands(self) -> list[str]:
         """What one may want to type now."""
-        model, data = quote(str(self.model)), quote(self.config.data)
-        own = {
-            "images": [f"evaluate {model} --data {data}", f"embed {model} {data} --out embeddings.parquet"],
-            "text": [f"evaluate {model} --on sts --data FOLDER"],
-            "molecules": [f"embed {model} SMILES.csv --out embeddings.parquet"],
-        }
-        words = [*own[self.domain], f"diagnose {quote(str(self.folder / 'embeddings.npz'))}"]
-        if self.domain != "molecules":
-            words.append(f"export {model} --out model.onnx")
-        return [f"sepnorm {line}" for line in words]
+        own = open_domain(self.domain).next_commands(self.model, self.config)
+        return [f"sepnorm {line}" for line in (*own, f"diagnose {quote(str(self.folder / 'embeddings.npz'))}")]
 
 
 def pretrain(
@@ -91,9 +82,7 @@ def pretrain(
         try:
             perform(recipe, config, folder, report)
         except InterruptedRunError as error:
-            raise InterruptedRunError(
-                str(error).replace("the same command goes", "--resume makes the same command go")
-            ) from None
+            raise InterruptedRunError(error.what, "--resume makes the same command go on from there") from None
         except SepNormError:
             if rank() == 0 and not begun:
                 with suppress(SepNormError), locked(folder):  # unless another process has begun it in the meantime

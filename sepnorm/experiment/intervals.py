@@ -37,21 +37,26 @@ def interval(values: Sequence[float]) -> Interval:
 
 @dataclass(eq=False)
 class Difference(Interval):
-    """A paired difference to the baseline; ``verdict`` is better, worse or undecided, by whether the interval leaves out 0."""
+    """A paired difference to the baseline; ``verdict`` is better, worse or undecided, by whether the interval leaves out 0.
 
-    verdict: str = "undecided"
+    It is None where neither more nor less is better.
+    """
+
+    verdict: str | None = "undecided"
 
     def __str__(self) -> str:
         return f"{self.mean:+.3f}" if math.isnan(self.half) else f"{self.mean:+.3f} ± {self.half:.3f}"
 
 
-def difference(values: dict[int, float], baseline: dict[int, float], higher_is_better: bool) -> Difference | None:
+def difference(
+    values: dict[int, float], baseline: dict[int, float], higher_is_better: bool | None
+) -> Difference | None:
     """Seed by seed, over the seeds that both have; None where they share none."""
     seeds = sorted(values.keys() & baseline.keys())
     if not seeds:
         return None
     found = interval([values[seed] - baseline[seed] for seed in seeds])
-    verdict = "undecided"
-    if not math.isnan(found.half) and abs(found.mean) > found.half:
+    verdict = None if higher_is_better is None else "undecided"
+    if higher_is_better is not None and not math.isnan(found.half) and abs(found.mean) > found.half:
         verdict = "better" if (found.mean > 0) == higher_is_better else "worse"
     return Difference(found.mean, found.half, found.count, verdict)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sepnorm.errors import InterruptedRunError, SepNormError, as_notes, nearest
+from sepnorm.errors import InterruptedRunError, SepNormError, as_notes, require_known
 from sepnorm.experiment.runs import Recipe, finished, perform
 from sepnorm.training.configs import RunConfig, parse_changes
 from sepnorm.training.interruptions import on_interrupt
@@ -48,10 +48,7 @@ def run_jobs(jobs: Sequence[Job], launcher: str = "local", start: Start | None =
     ``"submitit timeout_min=600 slurm_partition=gpu"``.
     """
     name, *settings = launcher.split() or [""]
-    if name not in LAUNCHERS:
-        raise SepNormError(
-            f"there is no launcher {name!r}: there are {', '.join(LAUNCHERS)}.{nearest(name, LAUNCHERS)}"
-        )
+    require_known("launcher", name, LAUNCHERS)
     if name == "local" and settings:
         raise SepNormError(f"the launcher local takes no settings, found {' '.join(settings)!r}.")
     options = parse_changes(settings)
@@ -119,9 +116,7 @@ def _side_by_side(jobs: Sequence[Job], workers: int, start: Start | None) -> Non
     except KeyboardInterrupt:
         for process in processes:
             process.join()  # they are saving
-        raise InterruptedRunError(
-            f"the comparison was stopped and is saved in {jobs[0].folder.parent}: the same command goes on from there."
-        ) from None
+        raise InterruptedRunError(f"the comparison was stopped and is saved in {jobs[0].folder.parent}") from None
     finally:
         for process in processes:
             process.terminate()

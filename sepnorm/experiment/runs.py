@@ -1,4 +1,4 @@
-"""Arms × seeds: every run in a folder of its own, finished ones not repeated, and the arms compared seed by seed.
+"""One run in a folder of its own: begun, resumed, finished, never repeated.
 
 A run's folder holds ``config.json``, ``environment.json``, checkpoints while it is under way, and at the end ``losses.json``,
 ``embeddings.npz``, ``layers.json`` and other arrays where the recipe gives them, the model in ``model/`` and, written last,
@@ -12,7 +12,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +24,6 @@ from torch import Tensor
 from sepnorm._version import __version__
 from sepnorm.distributed import rank, world
 from sepnorm.errors import OthersDoneError, SepNormError
-from sepnorm.experiment.intervals import Difference, Interval, difference, interval
 from sepnorm.files import intact, locked, read_json, sync_below, write_arrays, write_text, writing
 from sepnorm.surgery.inspection import Inspection
 from sepnorm.training.configs import RunConfig
@@ -54,106 +53,6 @@ class Recipe(Protocol):
     """A domain: how one run of a config is done."""
 
     def run(self, config: Any, folder: Path, report: Report | None) -> Outcome: ...
-
-
-@dataclass(eq=False)
-class Arm:
-    """One setting with its finished seeds: metrics and losses by seed, and the folder of each."""
-
-    name: str
-    config: RunConfig
-    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
-    losses: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
-    folders: dict[int, Path] = field(default_factory=dict)
-
-    def values(self, metric: str) -> dict[int, float]:
-        return {seed: found[metric] for seed, found in self.metrics.items() if metric in found}
-
-    def interval(self, metric: str) -> Interval | None:
-        values = list(self.values(metric).values())
-        return interval(values) if values else None
-
-
-@dataclass(eq=False)
-class Comparison:
-    """The arms of an experiment, the first being the baseline."""
-
-    arms: list[Arm]
-
-    @property
-    def metrics(self) -> list[str]:
-        """In the order in which runs report them."""
-        return list(dict.fromkeys(name for arm in self.arms for found in arm.metrics.values() for name in found))
-
-    def difference(self, arm: Arm, metric: str, to: Arm | None = None) -> Difference | None:
-        """Paired by seed, to the baseline or to another arm; None where that says nothing."""
-        baseline = to or self.arms[0]
-        if not comparable(arm, baseline, metric):
-            return None
-        return difference(arm.values(metric), baseline.values(metric), higher_is_better(metric))
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "version": __version__,
-            "baseline": self.arms[0].name,
-            "arms": [self._arm(arm) for arm in self.arms],
-        }
-
-    def _arm(self, arm: Arm) -> dict[str, Any]:
-        summary: dict[str, Any] = {}
-        for metric in self.metrics:
-            if (found := arm.interval(metric)) is None:
-                continue
-            summary[metric] = {"mean": found.mean, "half_width_95": found.half, "seeds": found.count}
-            gap = None if arm is self.arms[0] else self.difference(arm, metric)
-            if gap is not None:
-                summary[metric]["difference"] = {"mean": gap.mean, "half_width_95": gap.half, "verdict": gap.verdict}
-        return {"name": arm.name, "config": arm.config.model_dump(), "metrics": summary, "seeds": arm.metrics}
-
-
-def comparable(arm: Arm, other: Arm, metric: str) -> bool:
-    """Whether a metric means the same for both: a loss with another uniformity term in it does not."""
-    terms = [[value for key, value in a.config if key.startswith("uniformity_")] for a in (arm, other)]
-    weights = [a.config.uniformity_weight for a in (arm, other)]
-    return metric != "loss" or terms[0] == terms[1] or not any(weights)
-
-
-def higher_is_better(metric: str) -> bool:
-    return not any(word in metric for word in ("uniformity", "alignment", "mean_cosine", "loss", "mae", "rmse"))
-
-
-def compare(
-    recipe: Callable[[Any], Recipe],
-    base: RunConfig,
-    configs: Sequence[RunConfig],
-    seeds: Sequence[int],
-    folder: Path,
-    launcher: str = "local",
-    start: Callable[[str, int], Report | None] | None = None,
-) -> Comparison:
-    """Runs every config with every seed, or takes what is finished; the first config is the baseline.
-
-    ``recipe(base)`` reads the data and runs configs; see ``launchers.run_jobs`` for where and how many at a time.
-    ``start(arm, seed)`` gives what is called while that run trains.
-    """
-    from sepnorm.experiment.launchers import Job, run_jobs
-
-    names = [config.arm for config in configs]
-    if len(set(names)) < len(names):
-        raise SepNormError(f"arms must differ, found {', '.join(names)}.")
-    arms = [Arm(config.arm, config) for config in configs]
-    jobs = []
-    for seed in seeds:  # seed by seed, so that an interrupted comparison has whole pairs
-        for arm in arms:
-            arm.folders[seed] = folder / "runs" / f"{slug(arm.name)}-seed{seed}"
-            jobs.append(Job(recipe, base, arm.config.changed({"seed": seed}), arm.folders[seed]))
-    run_jobs(jobs, launcher, start)
-    for arm in arms:
-        for seed, run in arm.folders.items():
-            arm.metrics[seed] = read_json(run / "metrics.json")
-            with intact(run / "losses.json"):
-                arm.losses[seed] = [(int(step), float(loss)) for step, loss in read_json(run / "losses.json")]
-    return Comparison(arms)
 
 
 def finished(config: RunConfig, folder: Path) -> bool:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sepnorm.experiment.runs import Arm, Comparison
+from sepnorm.experiment.comparison import Arm, Comparison
+from sepnorm.experiment.metrics import Metric
 from sepnorm.report.figures import COLOURS, figure
-from sepnorm.report.metrics import GEOMETRY, MOST_ARMS, leading_metrics, name_of, without_lambda
+from sepnorm.report.selection import MOST_ARMS, without_lambda
 
 _TARGETS = {"cls": "[CLS]", "tokens": "tokens", "both": "[CLS] and tokens"}
 
@@ -32,10 +33,13 @@ def against_uniformity(comparison: Comparison) -> list[Any]:
     Many arms are coloured by their norm, whatever their lambda.
     """
     x = "cls_uniformity"
-    y = next((metric for metric in (*leading_metrics(comparison), *GEOMETRY) if metric != x), x)
-    if not {x, y} <= set(comparison.metrics):
+    geometry = [metric for metric in comparison.columns if metric.kind == "geometry"]
+    others = [metric for metric in (*comparison.leading, *geometry) if metric.key != x]
+    if x not in comparison.keys or not others:
         return []
-    found = figure(f"Uniformity against {name_of(y)}: spread-out [CLS] to the left", name_of(x), name_of(y))
+    y, name_of_y = others[0].key, others[0].name
+    title = f"Uniformity against {name_of_y}: spread-out [CLS] to the left"
+    found = figure(title, comparison.declared.find(x).name, name_of_y)
     found.update_layout(hovermode="closest")
     for (name, arms), colour in zip(_groups(comparison).items(), _colours(), strict=False):
         seeds = [(arm, seed) for arm in arms for seed in sorted(arm.values(x).keys() & arm.values(y).keys())]
@@ -51,7 +55,7 @@ def against_uniformity(comparison: Comparison) -> list[Any]:
     return [found]
 
 
-def against_lambda(comparison: Comparison, metrics: Sequence[str] = ()) -> list[Any]:
+def against_lambda(comparison: Comparison, metrics: Sequence[Metric] = ()) -> list[Any]:
     """Metrics, by default the leading ones, against lambda, a figure for each target of the uniformity term.
 
     None where lambda is the same for all arms.
@@ -61,9 +65,7 @@ def against_lambda(comparison: Comparison, metrics: Sequence[str] = ()) -> list[
         return []
     present = {arm.config.uniformity_on for arm in comparison.arms if arm.config.uniformity_weight}
     targets = [target for target in _TARGETS if target in present]
-    return [
-        _lambda(comparison, target, metric) for metric in metrics or leading_metrics(comparison) for target in targets
-    ]
+    return [_lambda(comparison, target, metric) for metric in metrics or comparison.leading for target in targets]
 
 
 def lambda_lines(comparison: Comparison, target: str) -> dict[str, list[Arm]]:
@@ -83,14 +85,14 @@ def lambda_lines(comparison: Comparison, target: str) -> dict[str, list[Arm]]:
     }
 
 
-def _lambda(comparison: Comparison, target: str, metric: str) -> Any:
-    found = figure(f"{name_of(metric)} against lambda on {_TARGETS[target]}", "lambda", name_of(metric))
+def _lambda(comparison: Comparison, target: str, metric: Metric) -> Any:
+    found = figure(f"{metric.name} against lambda on {_TARGETS[target]}", "lambda", metric.name)
     lines = lambda_lines(comparison, target)
     # Lambdas are spaced by powers of ten and one of them is 0, so each has a place of its own.
     order = sorted({_weight(arm) for arms in lines.values() for arm in arms})
     found.update_xaxes(type="category", categoryorder="array", categoryarray=[f"{weight:g}" for weight in order])
     for (name, arms), colour in zip(lines.items(), _colours(), strict=False):
-        measured = [(arm, mean) for arm in arms if (mean := arm.interval(metric)) is not None]
+        measured = [(arm, mean) for arm in arms if (mean := arm.interval(metric.key)) is not None]
         halves = [0.0 if math.isnan(mean.half) else mean.half for _, mean in measured]
         found.add_scatter(
             x=[f"{_weight(arm):g}" for arm, _ in measured],

@@ -10,28 +10,21 @@ from pathlib import Path
 
 from torch import Tensor
 
-from sepnorm.experiment.runs import Arm, Comparison, comparable
+from sepnorm.experiment.comparison import Arm, Comparison, comparable
+from sepnorm.experiment.metrics import LOSS, Metric
 from sepnorm.geometry import Summary, singular_values
 from sepnorm.report import figures
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
 from sepnorm.report.diagnosis import Diagnosis
 from sepnorm.report.diagnosis_page import definitions, layer_sections, site_table, summary_rows
-from sepnorm.report.metrics import (
-    MOST_ARMS,
-    leading_metrics,
-    name_of,
-    probes,
-    ranked,
-    references,
-    shown_arms,
-    shown_metrics,
-)
 from sepnorm.report.page import Section, table, write_page
 from sepnorm.report.runs import diagnosis_of
+from sepnorm.report.selection import MOST_ARMS, shown_arms
+from sepnorm.report.tables import comparison_tables
 from sepnorm.report.verdict import LEVELS
 
-#: A section that a domain adds, made from the arms with figures of their own and the seed that they are shown for.
-Extra = Callable[[Sequence[Arm], int], Section | None]
+#: The sections that a domain adds, from the arms with figures of their own and the seed that they are shown for.
+Extra = Callable[[Sequence[Arm], int], Sequence[Section]]
 _PICTURES = 600  # of points of a map, a few kilobytes each
 
 
@@ -39,22 +32,21 @@ def write_comparison(
     path: Path,
     title: str,
     comparison: Comparison,
-    extra: Sequence[Extra] = (),
-    draw: Callable[[str], str] | None = None,
+    extra: Extra | None = None,
+    draw: Callable[[str], str | None] | None = None,
 ) -> Path:
     """Writes the page, from the comparison and what the runs of its first seed left in their folders.
 
-    ``draw`` makes an SVG of a test sample from its name.
+    ``draw`` makes an SVG of a test sample from its name, or None where there is no picture of it.
     """
     seed = min(comparison.arms[0].folders)
     arms = shown_arms(comparison)
     every, shown = diagnoses(comparison, arms, seed)
-    made = (make(arms, seed) for make in extra)
     pictures = _pictures(shown[comparison.arms[0].name], draw) if draw is not None else {}
     sections = [
         Section("Training", _which(comparison, arms), [loss_curves(arms), *against_uniformity(comparison)]),
         *_lambda(comparison),
-        *(section for section in made if section is not None),
+        *(extra(arms, seed) if extra is not None else ()),
         _collapse(every, seed),
         shape_section(shown),
         feature_section(shown),
@@ -66,62 +58,42 @@ def write_comparison(
     return write_page(path, title, _lead(comparison), sections, list(pictures.values()))
 
 
-def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Header and a row for each arm: means with 95 % intervals."""
-    metrics = shown_metrics(comparison)
-    header = ["arm", "seeds", *map(name_of, metrics)]
-    rows = [
-        [arm.name, str(len(arm.metrics)), *(str(arm.interval(m) or "") for m in metrics)] for arm in comparison.arms
-    ]
-    return header, rows
-
-
-def difference_rows(comparison: Comparison, to: Arm) -> tuple[list[str], list[list[str]]]:
-    """Header and a row for each other arm: the paired difference, its interval and the verdict."""
-    metrics = shown_metrics(comparison)
-    header = [f"minus {to.name}", *map(name_of, metrics)]
-    rows = []
-    for arm in comparison.arms:
-        if arm is not to:
-            gaps = [comparison.difference(arm, metric, to) for metric in metrics]
-            rows.append([arm.name, *("" if gap is None else f"{gap} {gap.verdict}" for gap in gaps)])
-    return header, rows
-
-
 def headline(comparison: Comparison) -> str:
     """What the comparison says about the first probe, or about geometry where there are no labels."""
-    said = "" if probes(comparison) else "The data have no labels, so only geometry was measured. "
-    return said + " ".join(_against_baseline(comparison, metric) for metric in leading_metrics(comparison))
+    scored = any(metric.kind == "score" for metric in comparison.columns)
+    said = "" if scored else "The data have no labels, so only geometry was measured. "
+    return said + " ".join(_against_baseline(comparison, metric) for metric in comparison.leading)
 
 
-def _against_baseline(comparison: Comparison, metric: str) -> str:
+def _against_baseline(comparison: Comparison, metric: Metric) -> str:
     """A clause for each arm; of many arms, how many are better and worse, and the best."""
     gaps = [(arm, comparison.difference(arm, metric)) for arm in comparison.arms[1:]]
     found = {arm.name: gap for arm, gap in gaps if gap is not None}
-    clauses = {name: f"{gap.verdict} ({gap}, {gap.count} seed{'s' * (gap.count > 1)})" for name, gap in found.items()}
+    said_of = {name: f"{gap}, {gap.count} seed{'s' * (gap.count > 1)}" for name, gap in found.items()}
+    clauses = {
+        name: f"{gap.verdict} ({said_of[name]})" if gap.verdict else said_of[name] for name, gap in found.items()
+    }
     said = [f"{name} is {clause}" for name, clause in clauses.items()]
     if len(comparison.arms) > MOST_ARMS and found:
         verdicts = [gap.verdict for gap in found.values()]
         counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("better", "undecided", "worse")]
-        best = next(arm.name for arm in ranked(comparison) if arm.name in found)
-        first = name_of(leading_metrics(comparison)[0])
+        best = next(arm.name for arm in comparison.ranked() if arm.name in found)
+        first = comparison.leading[0].name
         said = [
             f"of {len(found)} arms {', '.join(counts)}",
             f"{best}, with the best mean of {first}, is {clauses[best]}",
         ]
-    return f"{name_of(metric)} against {comparison.arms[0].name}: {'; '.join(said)}."
+    return f"{metric.name} against {comparison.arms[0].name}: {'; '.join(said)}."
 
 
 def _lead(comparison: Comparison) -> str:
     """The verdict and the tables."""
-    tables = table(*comparison_rows(comparison))
-    for arm in references(comparison):
-        tables += table(*difference_rows(comparison, arm), mark=verdict_class)
+    tables = "".join(table(*each, mark=verdict_class) for each in comparison_tables(comparison))
     note = (
         "Mean over seeds ± 95 % interval (Student). Differences are paired by seed: same data order, masks and initial weights; "
         "better and worse mean that the interval leaves out 0. Lower uniformity is better."
     )
-    if not all(comparable(arm, comparison.arms[0], "loss") for arm in comparison.arms):
+    if not all(comparable(arm, comparison.arms[0], LOSS) for arm in comparison.arms):
         note += " The loss has the uniformity term in it, so that of arms with another lambda is not compared."
     if len(comparison.arms) > MOST_ARMS:
         note += (
@@ -134,16 +106,16 @@ def _lead(comparison: Comparison) -> str:
 def _decided(comparison: Comparison) -> str:
     """The arms that are better or worse than the baseline, best first; only these are bold."""
     baseline = comparison.arms[0].name
-    metrics = leading_metrics(comparison)
+    metrics = comparison.leading
     lines = []
     for metric, verdict in product(metrics, ("better", "worse")):
-        gaps = ((arm.name, comparison.difference(arm, metric)) for arm in ranked(comparison))
+        gaps = ((arm.name, comparison.difference(arm, metric)) for arm in comparison.ranked())
         names = [name for name, gap in gaps if gap is not None and gap.verdict == verdict]
         said = ", ".join(names) if len(names) <= MOST_ARMS else f"{len(names)} of {len(comparison.arms) - 1} arms"
         if names:
-            text = f"{verdict.capitalize()} than {baseline} by {name_of(metric)}: {said}"
+            text = f"{verdict.capitalize()} than {baseline} by {metric.name}: {said}"
             lines.append(f"<p><strong>{html.escape(text)}</strong></p>")
-    by = " or ".join(map(name_of, metrics))
+    by = " or ".join(metric.name for metric in metrics)
     return "".join(lines) or f"<p>{html.escape(f'No arm is decidedly better or worse than {baseline} by {by}.')}</p>"
 
 
@@ -156,7 +128,7 @@ def _which(comparison: Comparison, arms: Sequence[Arm]) -> str:
     """Says so where not all arms have figures of their own."""
     if len(arms) == len(comparison.arms):
         return ""
-    by = "".join(f" by {name_of(metric)}" for metric in leading_metrics(comparison)[:1])
+    by = "".join(f" by {metric.name}" for metric in comparison.leading[:1])
     return (
         f"<p>Figures with a line for each arm show {len(arms)} of the {len(comparison.arms)} arms: the baseline "
         f"{html.escape(arms[0].name)} and the {len(arms) - 1} best{html.escape(by)}. Tables have all of them.</p>"
@@ -225,18 +197,19 @@ def feature_section(named: dict[str, Diagnosis]) -> Section:
     return Section("Features", text, drawn)
 
 
-def _pictures(diagnosis: Diagnosis, draw: Callable[[str], str]) -> dict[str, str]:
+def _pictures(diagnosis: Diagnosis, draw: Callable[[str], str | None]) -> dict[str, str]:
     """Pictures of some points of the map by their names."""
     names = [] if diagnosis.points is None else [name for name in dict.fromkeys(diagnosis.points.names) if name]
-    return {name: draw(name) for name in names[:: max(1, math.ceil(len(names) / _PICTURES))]}
+    drawn = {name: draw(name) for name in names[:: max(1, math.ceil(len(names) / _PICTURES))]}
+    return {name: picture for name, picture in drawn.items() if picture is not None}
 
 
 def map_section(comparison: Comparison, named: dict[str, Diagnosis], pictures: dict[str, int]) -> Section:
     """The baseline and the arm with the best leading metric."""
-    pair = [comparison.arms[0], *ranked(comparison)[:1]]
+    pair = [comparison.arms[0], *comparison.ranked()[:1]]
     places = {arm.name: named[arm.name].points for arm in pair}
     text = "<p>[CLS] of test samples, placed by t-SNE from a PCA start: the baseline and the best other arm"
-    text += "".join(f" by {html.escape(name_of(metric))}" for metric in leading_metrics(comparison)[:1])
+    text += "".join(f" by {html.escape(metric.name)}" for metric in comparison.leading[:1])
     drawn = [figures.embedding_map(points, name, pictures) for name, points in places.items() if points is not None]
     return Section("Map", f"{text}. Distances between far groups mean little.</p>", drawn)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sepnorm.experiment.runs import Arm
+from sepnorm.experiment.comparison import Arm
 from sepnorm.files import intact, read_arrays, read_json
 from sepnorm.geometry import summary
 from sepnorm.report.diagnosis import Diagnosis, Points

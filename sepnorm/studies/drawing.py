@@ -8,18 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.experiment.intervals import difference, interval
-from sepnorm.experiment.runs import Arm, Comparison
 from sepnorm.geometry import uniformity
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
 from sepnorm.report.comparison_page import diagnoses, feature_section, map_section, shape_section, verdict_class
-from sepnorm.report.metrics import name_of, shown_arms
 from sepnorm.report.page import Section, table
 from sepnorm.report.runs import embeddings
+from sepnorm.report.selection import shown_arms
+from sepnorm.report.tables import Table
 from sepnorm.studies import published
 from sepnorm.studies.plan import Part
-
-Table = tuple[list[str], list[list[str]]]
 
 
 @dataclass(eq=False)
@@ -49,13 +48,9 @@ def text_table(found: Found) -> Drawn:
     """Spearman on each set and the averages, rows by part and arm."""
     tables: list[Table] = []
     for part, comparison in found:
-        single = [
-            m
-            for m in comparison.metrics
-            if m.startswith("cls_") and m.replace("cls_", "mean_", 1) in comparison.metrics
-        ]
-        sets = [m for m in single if not m.endswith(("_average", "_before", "_centred", "_whitened", *_SHAPE))]
-        averages = [m for m in ("cls_sts_average", "cls_transfer_average") if m in comparison.metrics]
+        known = comparison.declared
+        sets = [key for key in comparison.keys if known.is_single(key) and known.find(key).shown]
+        averages = [m for m in ("cls_sts_average", "cls_transfer_average") if m in comparison.keys]
         metrics = {m: m.removeprefix("cls_").replace("_", " ") for m in [*sets, *averages]}
         tables += _by_part([(part, comparison)], metrics, per_cent=True)
     return Drawn([*tables, published.TEXT], note=_NOTE)
@@ -109,7 +104,13 @@ def lambda_figures(found: Found) -> Drawn:
 
 def uniformity_figures(found: Found) -> Drawn:
     sections = [
-        Section(part.name, figures=[*against_lambda(comparison, ["cls_uniformity"]), *against_uniformity(comparison)])
+        Section(
+            part.name,
+            figures=[
+                *against_lambda(comparison, [comparison.declared.find("cls_uniformity")]),
+                *against_uniformity(comparison),
+            ],
+        )
         for part, comparison in found
     ]
     tables = [_by_lambda(part, comparison, "cls_uniformity") for part, comparison in found]
@@ -128,7 +129,10 @@ def _by_lambda(part: Part, comparison: Comparison, metric: str, per_cent: bool =
             cells.setdefault(arm.config.norm, {}).setdefault(column, []).append(number)
             weights |= {weight: None} if weight else {}
     columns = {"": "λ=0", "tokens": "on tokens", "cls": "on [CLS]", "both": "on both"}
-    head = [f"ours, {part.name}, {name_of(metric)}, λ={' / '.join(f'{each:g}' for each in weights)}", *columns.values()]
+    head = [
+        f"ours, {part.name}, {_name(comparison, metric)}, λ={' / '.join(f'{each:g}' for each in weights)}",
+        *columns.values(),
+    ]
     return head, [[norm, *(" / ".join(row.get(column, [])) for column in columns)] for norm, row in cells.items()]
 
 
@@ -139,7 +143,7 @@ def part_tables(found: Found) -> Drawn:
     """The main metrics of every part, with differences to its first arm."""
     tables: list[Table] = []
     for part, comparison in found:
-        tables += _by_part([(part, comparison)], {m: name_of(m) for m in _MAIN if m in comparison.metrics})
+        tables += _by_part([(part, comparison)], {m: _name(comparison, m) for m in _MAIN if m in comparison.keys})
     return Drawn(tables, note=_MEANS)
 
 
@@ -166,9 +170,12 @@ def whitening_tables(found: Found) -> Drawn:
     drawn = _answers(found, list(dict.fromkeys(each for pair in ways for each in reversed(pair))), ways)
     for part, comparison in found:
         baseline, *others = comparison.arms
-        rivals = [(done, plain) for done, plain in ways if done in comparison.metrics]
+        rivals = [(done, plain) for done, plain in ways if done in comparison.keys]
         rows = [[arm.name, *(_gap(arm, plain, baseline, done) for done, plain in rivals)] for arm in others]
-        head = [f"{part.name}, {name_of(plain)}, minus {name_of(done)}, of {baseline.name}" for done, plain in rivals]
+        head = [
+            f"{part.name}, {_name(comparison, plain)}, minus {_name(comparison, done)}, of {baseline.name}"
+            for done, plain in rivals
+        ]
         drawn.tables.append(([f"ours, against {baseline.name}", *head], rows))
     return drawn
 
@@ -177,9 +184,12 @@ def _answers(found: Found, metrics: Sequence[str], pairs: Sequence[tuple[str, st
     """The metrics of every part, with differences between the arms, then the difference of each pair within every arm."""
     tables: list[Table] = []
     for part, comparison in found:
-        tables += _by_part([(part, comparison)], {m: name_of(m) for m in metrics if m in comparison.metrics})
-        there = [pair for pair in pairs if set(pair) <= set(comparison.metrics)]
-        head = ["in each arm", *(f"{part.name}, {name_of(one)}, minus {name_of(other)}" for one, other in there)]
+        tables += _by_part([(part, comparison)], {m: _name(comparison, m) for m in metrics if m in comparison.keys})
+        there = [pair for pair in pairs if set(pair) <= set(comparison.keys)]
+        head = [
+            "in each arm",
+            *(f"{part.name}, {_name(comparison, one)}, minus {_name(comparison, other)}" for one, other in there),
+        ]
         tables.append(
             (head, [[arm.name, *(_gap(arm, one, arm, other) for one, other in there)] for arm in comparison.arms])
         )
@@ -192,6 +202,10 @@ def _gap(arm: Arm, metric: str, to: Arm, other: str) -> str:
     return "" if gap is None else f"{_number(gap.mean, gap.half, False, '+')} {gap.verdict}"
 
 
+def _name(comparison: Comparison, key: str) -> str:
+    return comparison.declared.find(key).name
+
+
 def merged_table(found: Found) -> Drawn:
     """The arms of all parts in one table, each named after its part, with differences to the first of all."""
     arms: list[Arm] = []
@@ -200,8 +214,8 @@ def merged_table(found: Found) -> Drawn:
             name = arm.name if arm.config.norm == "ln" else f"{arm.name}, {part.name}"
             if name not in [each.name for each in arms]:
                 arms.append(Arm(name, arm.config, arm.metrics, arm.losses, arm.folders))
-    whole = Comparison(arms)
-    metrics = {m: name_of(m) for m in _MAIN if m in whole.metrics}
+    whole = Comparison(arms, found[0][1].declared)
+    metrics = {m: _name(whole, m) for m in _MAIN if m in whole.keys}
     first = found[0][0]
     return Drawn(_by_part([(replace(first, name=first.shared or first.name), whole)], metrics), note=_MEANS)
 
@@ -212,7 +226,7 @@ def _shown(comparison: Comparison) -> dict[str, Any]:
 
 def _by_part(found: Found, metrics: dict[str, str], per_cent: bool = False) -> list[Table]:
     """A row for each arm with means and intervals, columns for the metrics of every part, then paired differences."""
-    columns = [(part, c, metric) for part, c in found for metric in metrics if metric in c.metrics]
+    columns = [(part, c, metric) for part, c in found for metric in metrics if metric in c.keys]
     head = [f"{part.name}, {metrics[metric]}" for part, _, metric in columns]
     names = list(dict.fromkeys(arm.name for _, comparison in found for arm in comparison.arms))
     rows, gaps = [], []
@@ -222,8 +236,12 @@ def _by_part(found: Found, metrics: dict[str, str], per_cent: bool = False) -> l
             arm = next((each for each in comparison.arms if each.name == name), None)
             mean = None if arm is None else arm.interval(metric)
             cells.append("" if mean is None else _number(mean.mean, mean.half, per_cent))
-            gap = None if arm is None or arm is comparison.arms[0] else comparison.difference(arm, metric)
-            against.append("" if gap is None else f"{_number(gap.mean, gap.half, per_cent, '+')} {gap.verdict}")
+            gap = (
+                None
+                if arm is None or arm is comparison.arms[0]
+                else comparison.difference(arm, comparison.declared.find(metric))
+            )
+            against.append("" if gap is None else f"{_number(gap.mean, gap.half, per_cent, '+')} {gap.verdict or ''}")
         rows.append([name, *cells])
         if any(against):
             gaps.append([name, *against])
@@ -238,7 +256,6 @@ def _number(mean: float, half: float, per_cent: bool, sign: str = "") -> str:
     return text if math.isnan(half) else f"{text} ± {half * scale:.{digits}f}"
 
 
-_SHAPE = ("uniformity", "effective_rank", "mean_cosine")
 _MAIN = (
     "cls_linear_top1",
     "cls_linear_bn_top1",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sepnorm.domains import open_domain
 from sepnorm.experiment.launchers import places
 from sepnorm.experiment.runs import finished, slug, using_threads
 from sepnorm.studies.plan import Part
@@ -37,7 +38,7 @@ def estimate(parts: Sequence[Part], given: Mapping[str, Any], folder: Path) -> t
         )
         alike = configs[-1].changed({"data": "", "seed": 0}).model_dump_json()  # a model's size is not that of its data
         if alike not in measured:
-            model, batch = _TRIALS[part.domain](configs[-1])
+            model, batch = open_domain(part.domain).trial(configs[-1])
             with using_threads(base):
                 measured[alike] = measure(model, batch, base), sum(weight.numel() for weight in model.parameters())
         (seconds, parameters), steps = measured[alike], steps_of(base, part.samples)
@@ -91,63 +92,3 @@ def _now(device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-def _images(config: Any) -> tuple[nn.Module, Batch]:
-    from sepnorm.domains.images.model import MaskedAutoencoder
-
-    def batch(count: int) -> dict[str, Any]:
-        side = config.image_size
-        return {
-            "pixel_values": torch.randn(count, config.channels, side, side),
-            "noise": torch.rand(count, config.patches),
-        }
-
-    return MaskedAutoencoder(config), batch
-
-
-def _text(config: Any) -> tuple[nn.Module, Batch]:
-    """A model of the hub is not fetched for this: it has the size of BERT's or RoBERTa's base."""
-    from transformers import AutoModel, BertConfig, RobertaConfig
-
-    from sepnorm.domains.text.model import SimCSE
-    from sepnorm.domains.text.starting import open_start
-
-    if config.model == "minilm" or Path(config.model).is_dir():
-        encoder = open_start(config, []).encoder
-    else:
-        large = RobertaConfig(vocab_size=50_265, max_position_embeddings=514)
-        encoder = AutoModel.from_config(large if "roberta" in config.model.lower() else BertConfig())
-
-    def batch(count: int) -> dict[str, Any]:
-        ids = torch.randint(1000, 2000, (2 * count, config.length))
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "sentences": count, "seed": 0}
-
-    return SimCSE(encoder, config, None), batch
-
-
-def _molecules(config: Any) -> tuple[nn.Module, Batch]:
-    from sepnorm.domains.molecules.batches import collate
-    from sepnorm.domains.molecules.features import featurise
-    from sepnorm.domains.molecules.model import PropertyModel
-
-    some = [
-        "CC(=O)Oc1ccccc1C(=O)O",
-        "CN1C=NC2=C1C(=O)N(C)C(=O)N2C",
-        "CC(C)Cc1ccc(cc1)C(C)C(=O)O",
-        "OCC1OC(O)C(O)C(O)C1O",
-    ]
-    graphs = list(featurise(some, config.features)[0])
-
-    def batch(count: int) -> dict[str, Any]:
-        chosen = [graphs[number % len(graphs)] for number in range(count)]
-        return collate(chosen, config.max_hops) | {"targets": torch.zeros(count, 1)}
-
-    return PropertyModel(config, 1, False), batch
-
-
-_TRIALS: dict[str, Callable[[Any], tuple[nn.Module, Batch]]] = {
-    "images": _images,
-    "text": _text,
-    "molecules": _molecules,
-}

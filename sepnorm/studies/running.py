@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from sepnorm.domains import open_domain
-from sepnorm.domains.comparison import markdown, parse_arms
-from sepnorm.errors import SepNormError, nearest
-from sepnorm.experiment.runs import Comparison, compare
+from sepnorm.domains.comparison import parse_arms
+from sepnorm.errors import SepNormError, UnreadableDataError, nearest, require_known
+from sepnorm.experiment.comparison import Comparison, compare
 from sepnorm.files import write_text
 from sepnorm.report.diagnosis import finite
 from sepnorm.report.page import write_page
+from sepnorm.report.tables import markdown
 from sepnorm.studies.drawing import DRAWERS, Drawn
 from sepnorm.studies.plan import SCALES, STUDIES, Part, Study
 from sepnorm.training.configs import RunConfig
@@ -34,8 +35,7 @@ def find_study(name: str, ours: bool) -> Study:
 
 def parts_of(study: Study, scale: str, data: Mapping[str, str] | None = None, seeds: int | None = None) -> list[Part]:
     """The parts at a scale, with other data for some of them by their names."""
-    if scale not in SCALES:
-        raise SepNormError(f"there is no scale {scale!r}: there are {', '.join(SCALES)}.{nearest(scale, SCALES)}")
+    require_known("scale", scale, SCALES)
     parts = study.parts[scale]
     names = [part.shared or part.name for part in parts]
     for name in data or {}:
@@ -85,13 +85,11 @@ def _compare(
     start: Callable[[str, int], Report | None] | None,
 ) -> Comparison:
     base, configs = configs_of(part, given)
+    domain = open_domain(part.domain)
+    place = folder / part.folder
     try:
-        return compare(
-            open_domain(part.domain).recipe, base, configs, range(part.seeds), folder / part.folder, launcher, start
-        )
-    except SepNormError as error:
-        if "cannot be read" not in str(error):
-            raise
+        return compare(domain.recipe, domain.metrics, base, configs, range(part.seeds), place, launcher, start)
+    except UnreadableDataError as error:
         raise SepNormError(
             f"the data of {part.name}, {base.data}, cannot be had here: download it where there is a network (datasets and hubs "
             f"keep a copy), or name a copy by --data '{part.shared or part.name}=PATH'. {error}"

@@ -272,3 +272,9 @@ def _require_two(count: int, where: str) -> None:
             f"statistics need at least two samples, but the data gave {count} at {where}. Pass an iterable of batches that "
             "is not used up yet, a few hundred samples or more."
         )
+
+
+def has_batch_statistics(model: nn.Module) -> bool:
+    """Whether a norm that ``convert`` put there has some."""
+    norms = [module for module in model.modules() if isinstance(module, TokenNorm)]
+    return any(isinstance(child, _BatchNorm) for norm in norms for child in norm.children())

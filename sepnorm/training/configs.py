@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from sepnorm.errors import SepNormError, nearest
+from sepnorm.errors import SepNormError, require_known
 from sepnorm.layer.kinds import NormSpec
 
 
@@ -20,7 +20,7 @@ class RunConfig(BaseModel):
     data: str
     norm: str = "ln"
     sites: str = "final"
-    num_cls: int = Field(1, ge=1)  # how many leading tokens have the norm of [CLS]: more than one in images alone
+    num_cls: int = Field(1, ge=1)  # how many leading tokens have the norm of [CLS]
     momentum: float = Field(0.1, gt=0, le=1)  # of the running statistics of batch norms
     seed: int = Field(0, ge=0, lt=2**31)
     uniformity_weight: float = Field(0.0, ge=0)  # lambda of the paper
@@ -92,8 +92,7 @@ def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
 def check_keys(cls: type[BaseModel], changes: Mapping[str, Any]) -> dict[str, Any]:
     known = cls.model_fields
     for key in changes:
-        if key not in known:
-            raise SepNormError(f"there is no setting {key!r}: there are {', '.join(known)}.{nearest(key, known)}")
+        require_known("setting", key, known)
     return dict(changes)
 
 
@@ -112,6 +111,4 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def preset(presets: Mapping[str, Any], name: str) -> Any:
-    if name not in presets:
-        raise SepNormError(f"there is no preset {name!r}: there are {', '.join(presets)}.{nearest(name, presets)}")
-    return presets[name]
+    return presets[require_known("preset", name, presets)]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sepnorm.distributed import many
-from sepnorm.errors import InterruptedRunError
+from sepnorm.errors import InterruptedRunError, is_of_lost_process, one_line
 
 
 @contextmanager
@@ -35,11 +35,8 @@ def lost_processes(folder: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not many() or not any(
-            word in str(error) for word in ("Connection", "gloo", "NCCL", "peer", "timed out", "Timed out")
-        ):
+        if not many() or not is_of_lost_process(error):
             raise
         raise InterruptedRunError(
-            f"another process of this run is gone, so it stopped; checkpoints are in {folder}: the same command goes on from "
-            f"the last one ({str(error).splitlines()[0][:120]})."
+            f"another process of this run is gone ({one_line(error)[:120]}), so it stopped; checkpoints are in {folder}"
         ) from error

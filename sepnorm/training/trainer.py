@@ -83,8 +83,7 @@ def train(
         raise OthersDoneError
     if watch.stopped:
         raise InterruptedRunError(
-            f"the run was stopped at step {trainer.state.global_step} of {steps.steps} and saved in {folder}: "
-            "the same command goes on from there."
+            f"the run was stopped at step {trainer.state.global_step} of {steps.steps} and saved in {folder}"
         )
     done = steps.steps * steps.batch * steps.config.accumulation
     return Trained(watch.losses, watch.seconds, done / max(watch.seconds, 1e-9))

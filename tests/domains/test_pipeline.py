@@ -14,10 +14,10 @@ from models import text_model
 
 import sepnorm
 from sepnorm.data.pixels import Picture
-from sepnorm.domains.embedding import ImageBody
 from sepnorm.domains.encoders import open_encoder
-from sepnorm.domains.finetuning import finetune
 from sepnorm.domains.images.config import PRESETS
+from sepnorm.domains.images.encoder import ImageBody
+from sepnorm.domains.images.finetuning import finetune
 from sepnorm.domains.images.model import MaskedAutoencoder
 from sepnorm.domains.pretraining import pretrain
 from sepnorm.errors import InterruptedRunError
@@ -236,8 +236,8 @@ def test_evaluate_probes_what_it_is_asked_for(run, saved):
 
 @pytest.mark.parametrize("norm", ["ln", "bn+bn"])
 def test_fine_tuning_learns_and_leaves_the_encoder_as_it_was(norm, monkeypatch):
-    monkeypatch.setattr("sepnorm.domains.finetuning.EPOCHS", 3)
-    monkeypatch.setattr("sepnorm.domains.finetuning.RATES", (3e-3, 1e-2))
+    monkeypatch.setattr("sepnorm.domains.images.finetuning.EPOCHS", 3)
+    monkeypatch.setattr("sepnorm.domains.images.finetuning.RATES", (3e-3, 1e-2))
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(130) % 2
     images = (torch.rand(130, 1, 8, 8, generator=generator) * 100 + labels[:, None, None, None] * 100).byte()

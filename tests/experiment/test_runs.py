@@ -13,7 +13,9 @@ from sepnorm import SepNormError
 from sepnorm.domains.encoders import open_encoder
 from sepnorm.domains.images.config import PRESETS
 from sepnorm.domains.images.recipe import ImageRecipe
-from sepnorm.experiment.runs import Outcome, compare, perform, slug
+from sepnorm.experiment.comparison import compare
+from sepnorm.experiment.metrics import Metric, Metrics
+from sepnorm.experiment.runs import Outcome, perform, slug
 
 TINY = PRESETS["demo"].changed(
     dict(
@@ -28,6 +30,9 @@ TINY = PRESETS["demo"].changed(
         threads=0,
     )
 )
+
+
+METRICS = Metrics([Metric("accuracy", "accuracy", primary=True), Metric("uniformity", "uniformity", False)])
 
 
 class Counting:
@@ -52,11 +57,11 @@ def arms():
 
 
 def test_arms_are_paired_by_seed(tmp_path):
-    found = compare(lambda base: Counting(), TINY, arms(), [0, 1, 2], tmp_path)
+    found = compare(lambda base: Counting(), METRICS, TINY, arms(), [0, 1, 2], tmp_path)
     assert [arm.name for arm in found.arms] == ["ln", "bn+ln@final"]
-    gap = found.difference(found.arms[1], "accuracy")
+    gap = found.difference(found.arms[1], METRICS.find("accuracy"))
     assert gap.verdict == "better" and gap.mean == pytest.approx(1.001)
-    assert found.difference(found.arms[1], "uniformity").verdict == "better"  # lower is better there
+    assert found.difference(found.arms[1], METRICS.find("uniformity")).verdict == "better"  # lower is better there
     assert found.arms[0].interval("accuracy").half > 1  # unpaired, the seeds would hide it
     plain = json.loads(json.dumps(found.as_dict()))
     assert plain["arms"][1]["metrics"]["accuracy"]["difference"]["verdict"] == "better"
@@ -65,8 +70,8 @@ def test_arms_are_paired_by_seed(tmp_path):
 
 def test_finished_runs_are_not_repeated_and_new_seeds_are_added(tmp_path):
     recipe = Counting()
-    compare(lambda base: recipe, TINY, arms(), [0], tmp_path)
-    compare(lambda base: recipe, TINY, arms(), [0, 1], tmp_path)
+    compare(lambda base: recipe, METRICS, TINY, arms(), [0], tmp_path)
+    compare(lambda base: recipe, METRICS, TINY, arms(), [0, 1], tmp_path)
     assert recipe.done == [("ln", 0), ("bn+ln", 0), ("ln", 1), ("bn+ln", 1)]
     run = tmp_path / "runs" / "bn+ln@final-seed1"
     assert sorted(path.name for path in run.iterdir()) == [
@@ -109,7 +114,7 @@ def test_a_folder_that_another_process_works_in_is_refused(tmp_path):
 
 def test_equal_arms_are_refused_and_names_become_folders(tmp_path):
     with pytest.raises(SepNormError, match="arms must differ, found ln, ln"):
-        compare(lambda base: Counting(), TINY, [TINY, TINY], [0], tmp_path)
+        compare(lambda base: Counting(), METRICS, TINY, [TINY, TINY], [0], tmp_path)
     assert slug("bn@enc*/x λ=0.01 both") == "bn@enc-x-lambda=0.01-both"
 
 
@@ -145,8 +150,8 @@ def test_a_real_run_leaves_a_model_that_opens(tmp_path):
     ],
 )
 def test_a_damaged_run_is_named_with_the_folder_to_remove(tmp_path, name, content):
-    compare(lambda base: Counting(), TINY, arms(), [0], tmp_path)
+    compare(lambda base: Counting(), METRICS, TINY, arms(), [0], tmp_path)
     path = tmp_path / "runs" / "ln-seed0" / name
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(SepNormError, match=rf"{name} is damaged: .*Remove the folder .*ln-seed0 to run it again"):
-        compare(lambda base: Counting(), TINY, arms(), [0], tmp_path)
+        compare(lambda base: Counting(), METRICS, TINY, arms(), [0], tmp_path)

@@ -12,16 +12,18 @@ from browser import CHROMIUM, DRIVER, MISSING, checked_page, console_errors, hov
 from models import bert, sentences
 
 from sepnorm.domains.images.config import PRESETS
+from sepnorm.domains.images.domain import METRICS
 from sepnorm.domains.images.pictures import reconstructions
 from sepnorm.domains.molecules.pictures import draw
-from sepnorm.experiment.runs import Arm, Comparison
+from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, lambda_lines
-from sepnorm.report.comparison_page import difference_rows, headline, write_comparison
+from sepnorm.report.comparison_page import headline, write_comparison
 from sepnorm.report.diagnosis import Points
 from sepnorm.report.figures import embedding_map
-from sepnorm.report.metrics import leading_metrics, ranked, references, shown_arms
 from sepnorm.report.page import Section, write_page
 from sepnorm.report.runs import diagnosis_of, read_layers
+from sepnorm.report.selection import references, shown_arms
+from sepnorm.report.tables import difference_rows
 from sepnorm.surgery.inspection import inspect
 
 THREE = [{"norm": norm} for norm in ("ln", "bn", "bn+bn")]
@@ -51,7 +53,7 @@ def comparison(folder, arms=THREE, seeds: int = 3, labels: bool = True) -> Compa
             cloud |= {"tokens": rng.standard_normal((200, 8))} | ({"labels": rng.integers(0, 3, 60)} if labels else {})
             np.savez(arm.folders[seed] / "embeddings.npz", **cloud)
         found.append(arm)
-    return Comparison(found)
+    return Comparison(found, METRICS)
 
 
 def with_details(found: Comparison) -> Comparison:
@@ -98,7 +100,9 @@ def test_only_what_is_decided_is_marked(tmp_path):
 @needs_browser
 def test_the_page_of_three_arms_in_a_browser(tmp_path):
     found = with_details(comparison(tmp_path))
-    page = write_comparison(tmp_path / "report.html", "A <comparison>", found, [reconstructions])
+    page = write_comparison(
+        tmp_path / "report.html", "A <comparison>", found, lambda arms, seed: [reconstructions(arms, seed)]
+    )
     with checked_page(page, tmp_path, figures=14) as driver:
         assert driver.title == "A <comparison>"
         assert "ln, seed 1" in hover_text(driver, "figure-1")
@@ -159,15 +163,16 @@ def test_the_page_of_data_without_labels_in_a_browser(tmp_path):
 
 def test_without_labels_geometry_takes_the_lead(tmp_path):
     found = comparison(tmp_path, labels=False)
-    assert leading_metrics(found) == ["cls_uniformity", "cls_effective_rank"]
+    assert [metric.key for metric in found.leading] == ["cls_uniformity", "cls_effective_rank"]
     assert headline(found).startswith(
         "The data have no labels, so only geometry was measured. [CLS] uniformity against ln: bn@final is better (-1.000"
     )
     assert "[CLS] effective rank against ln: bn@final is better (+1.000" in headline(found)
-    assert ranked(found)[0].name == "bn+bn@final"  # the lowest uniformity
+    assert found.ranked()[0].name == "bn+bn@final"  # the lowest uniformity
     for arm in found.arms:
         arm.metrics = {seed: {"spearman": 0.5 + seed} for seed in arm.metrics}
-    assert leading_metrics(found) == ["spearman"] and headline(found).startswith("spearman against ln: bn@final is un")
+    assert [metric.key for metric in found.leading] == ["spearman"]  # of which nobody said whether more is better
+    assert headline(found).startswith("spearman against ln: bn@final is +0.000 ± 0.000, 3 seeds; ")
     assert against_uniformity(found) == []
 
 
@@ -184,7 +189,9 @@ def test_many_arms_have_full_tables_and_few_figures(tmp_path):
     assert shown == [found.arms[0], *found.arms[-5:]]
     found.arms[-1].metrics[0]["cls_linear_top1"] = float("nan")
     assert found.arms[-1] not in shown_arms(found) and len(shown_arms(found)) == 6
-    text = write_comparison(tmp_path / "report.html", "Many", found, [made]).read_text(encoding="utf-8")
+    text = write_comparison(tmp_path / "report.html", "Many", found, lambda arms, seed: [made(arms, seed)]).read_text(
+        encoding="utf-8"
+    )
     page = text.split("</style>")[1].split("<script>")[0]
     assert f"show 6 of the {len(found.arms)} arms: the baseline ln and the 5 best by [CLS] linear" in page
     assert page.count(f"<tr><td>{found.arms[7].name}</td>") == 5  # means, difference, verdict, and measures of two

@@ -10,7 +10,8 @@ from sepnorm.domains.images.config import PRESETS
 from sepnorm.domains.images.model import MaskedAutoencoder
 from sepnorm.domains.images.pictures import over_pixels, reconstruct, reconstructions, strip
 from sepnorm.domains.images.recipe import ImageRecipe, evenly, some_tokens
-from sepnorm.experiment.runs import Arm, perform
+from sepnorm.experiment.comparison import Arm
+from sepnorm.experiment.runs import perform
 from sepnorm.report.runs import read_layers
 
 TINY = PRESETS["demo"].changed(

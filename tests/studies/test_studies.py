@@ -13,8 +13,9 @@ from sepnorm import SepNormError
 from sepnorm.commands.app import app
 from sepnorm.domains import open_domain
 from sepnorm.domains.images.config import PRESETS
+from sepnorm.domains.images.domain import METRICS
 from sepnorm.domains.probes import centred, whitened
-from sepnorm.experiment.runs import Arm, Comparison
+from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.studies import published
 from sepnorm.studies.drawing import (
     DRAWERS,
@@ -140,7 +141,7 @@ def some(values: dict[str, dict[int, float]], changes: dict | None = None) -> Co
     for name, found in values.items():
         norm = config.changed({"norm": name})
         arms.append(Arm(norm.arm, norm, {seed: {"cls_knn": value} for seed, value in found.items()}))
-    return Comparison(arms)
+    return Comparison(arms, METRICS)
 
 
 def part(name: str) -> Part:
@@ -222,7 +223,7 @@ def test_a_sweep_is_arranged_as_in_the_paper():
         for weight, on in ((1, "cls"), (0, "cls"), (0.1, "cls"), (0.1, "both")):
             changed = config.changed({"norm": norm, "uniformity_weight": weight, "uniformity_on": on})
             arms.append(Arm(changed.arm, changed, {0: {"cls_linear_top1": weight / 2, "cls_uniformity": -weight}}))
-    header, rows = lambda_figures([(part("a"), Comparison(arms))]).tables[0]
+    header, rows = lambda_figures([(part("a"), Comparison(arms, METRICS))]).tables[0]
     assert header == ["ours, a, [CLS] linear, λ=0.1 / 1", "λ=0", "on tokens", "on [CLS]", "on both"]
     assert rows == [[norm, "0.00", "", "5.00 / 50.00", "5.00"] for norm in ("ln", "bn+bn")]
-    assert uniformity_figures([(part("a"), Comparison(arms))]).tables[0][1][0][3] == "-0.100 / -1.000"
+    assert uniformity_figures([(part("a"), Comparison(arms, METRICS))]).tables[0][1][0][3] == "-0.100 / -1.000"

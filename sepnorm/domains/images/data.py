@@ -113,6 +113,11 @@ def _read(source: str, side: int, channels: int, column: str | None, label: str 
     return _split(read_images(source, column, label=label), side, channels)
 
 
+def is_held_whole(source: str) -> bool:
+    """Whether a source is read whole and not as records: scikit-learn's digits, or a folder of IDX files."""
+    return source == "digits" or (Path(source).is_dir() and _idx_files(Path(source)) is not None)
+
+
 def split_folders(path: Path) -> tuple[str, str] | None:
     """The folders for training and for testing in a folder, if there is one for training."""
     if not (path / "train").is_dir():

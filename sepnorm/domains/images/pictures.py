@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sepnorm.domains.images.model import MaskedAutoencoder
-from sepnorm.experiment.runs import Arm
+from sepnorm.experiment.comparison import Arm
 from sepnorm.files import intact, read_arrays
 from sepnorm.report.page import Section
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from sepnorm.data.choices import evenly
-from sepnorm.domains.encoders import in_order
 from sepnorm.domains.images.augmentation import augment
 from sepnorm.domains.images.config import ImageConfig
 from sepnorm.domains.images.data import ImageData, ImageSet, load_images
+from sepnorm.domains.images.encoder import in_order, unmasked
 from sepnorm.domains.images.model import MaskedAutoencoder
 from sepnorm.domains.images.pictures import FILE as RECONSTRUCTIONS
 from sepnorm.domains.images.pictures import reconstruct
@@ -127,27 +127,20 @@ class ImageRecipe:
     def encode(self, model: MaskedAutoencoder, images: ImageSet) -> tuple[Tensor, Tensor]:
         """[CLS] and mean of tokens (count, width) of whole images."""
         encoder: Any = model.mae.vit.eval()
-        encoder.config.mask_ratio = 0.0
-        try:
-            cls, pooled = [], []
+        cls, pooled = [], []
+        with unmasked(encoder):
             for part in images.images.split(_BATCH):
                 hidden = encoder(**self._whole(model, part)).last_hidden_state
                 cls.append(hidden[:, 0])
                 pooled.append(hidden[:, model.settings.num_cls :].mean(1))
-        finally:
-            encoder.config.mask_ratio = model.settings.mask_ratio
         return torch.cat(cls), torch.cat(pooled)
 
     def recalibrate(self, model: MaskedAutoencoder) -> None:
         """Statistics learnt on masked images, measured anew on whole ones."""
-        encoder: Any = model.mae.vit
-        encoder.config.mask_ratio = 0.0
-        try:
-            images = self.data.train.images
-            some = images[evenly(len(images), 8 * _BATCH)]
-            calibrate(encoder, [self._whole(model, part) for part in some.split(_BATCH) if len(part) > 1])
-        finally:
-            encoder.config.mask_ratio = model.settings.mask_ratio
+        images = self.data.train.images
+        some = images[evenly(len(images), 8 * _BATCH)]
+        with unmasked(model.mae.vit):
+            calibrate(model.mae.vit, [self._whole(model, part) for part in some.split(_BATCH) if len(part) > 1])
 
     @torch.no_grad()
     def look_inside(self, model: MaskedAutoencoder) -> tuple[Inspection, Tensor]:
@@ -155,12 +148,9 @@ class ImageRecipe:
         encoder: Any = model.mae.vit.eval()
         images = self.data.test.images[evenly(len(self.data.test), _INSPECTED)]
         batches = [self._whole(model, part) for part in images.split(_BATCH)]
-        encoder.config.mask_ratio = 0.0
-        try:
+        with unmasked(encoder):
             layers = inspect(encoder, batches)
             tokens = torch.cat([encoder(**batch).last_hidden_state for batch in batches])[:, model.settings.num_cls :]
-        finally:
-            encoder.config.mask_ratio = model.settings.mask_ratio
         return layers, some_tokens(tokens, _TOKENS)
 
     def _quick_probes(self, model: MaskedAutoencoder) -> dict[str, float]:

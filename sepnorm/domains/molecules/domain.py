@@ -1,10 +1,88 @@
-"""What the commands know of molecules."""
+"""Molecules: Graphormer on SMILES, properties and probes of [VNode]."""
 
 from __future__ import annotations
 
-from sepnorm.domains import Domain
-from sepnorm.domains.molecules.config import PRESETS
-from sepnorm.domains.molecules.pictures import draw, neighbours, predictions
-from sepnorm.domains.molecules.recipe import MoleculeRecipe
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
-DOMAIN = Domain(PRESETS, MoleculeRecipe, "ln,bn@final,bn+ln@final", [predictions, neighbours], draw)
+from sepnorm.domains import Domain, Metric, Metrics
+from sepnorm.domains.molecules.config import PRESETS, MoleculeConfig
+from sepnorm.experiment.metrics import GEOMETRY, LOSS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sepnorm.domains.encoders import Encoder
+    from sepnorm.domains.evaluation import Evaluation, Task
+    from sepnorm.domains.molecules.recipe import MoleculeRecipe
+    from sepnorm.experiment.comparison import Arm
+    from sepnorm.report.page import Section
+
+METRICS = Metrics(
+    [
+        Metric("test_mae", "test MAE", False, primary=True),
+        Metric("test_rmse", "test RMSE", False),
+        Metric("test_roc_auc", "test ROC AUC", primary=True),
+        Metric("test_average_precision", "test average precision"),
+        Metric("valid_mae", "validation MAE", False),
+        Metric("valid_roc_auc", "validation ROC AUC"),
+        Metric("probe_mae", "[CLS] probe MAE", False, primary=True),
+        Metric("probe_rmse", "[CLS] probe RMSE", False),
+        Metric("probe_roc_auc", "[CLS] probe ROC AUC", primary=True),
+        Metric("probe_average_precision", "[CLS] probe average precision"),
+        Metric("probe_*_rmse", "[CLS] probe of {}, RMSE", False),
+        Metric("probe_*_roc_auc", "[CLS] probe of {}, ROC AUC"),
+        *GEOMETRY,
+        LOSS,
+        Metric("valid_rmse", "validation RMSE", False, shown=False),
+        Metric("valid_average_precision", "validation average precision", shown=False),
+        Metric("probe_*_mae", "[CLS] probe of {}, MAE", False, shown=False),
+        Metric("probe_*_average_precision", "[CLS] probe of {}, average precision", shown=False),
+    ]
+)
+
+
+class Molecules(Domain):
+    name = "molecules"
+    presets = PRESETS
+    arms = "ln,bn@final,bn+ln@final"
+    metrics = METRICS
+
+    def recipe(self, config: MoleculeConfig) -> MoleculeRecipe:
+        from sepnorm.domains.molecules.recipe import MoleculeRecipe
+
+        return MoleculeRecipe(config)
+
+    def wrap(self, target: str, model: Any, source: Path) -> Encoder | None:
+        from sepnorm.domains.molecules.encoder import wrap
+
+        return wrap(target, model, source)
+
+    def evaluate(self, encoder: Any, task: Task) -> Evaluation:
+        from sepnorm.domains.molecules.evaluation import evaluate
+
+        return evaluate(encoder, task)
+
+    def trial(self, config: MoleculeConfig) -> tuple[nn.Module, Callable[[int], dict[str, Any]]]:
+        from sepnorm.domains.molecules.model import PropertyModel, made_up_batches
+
+        return PropertyModel(config, 1, False), made_up_batches(config)
+
+    def next_commands(self, model: Path, config: MoleculeConfig) -> list[str]:
+        return [f"embed {quote(str(model))} SMILES.csv --out embeddings.parquet"]
+
+    def sections(self, arms: Sequence[Arm], seed: int) -> list[Section]:
+        from sepnorm.domains.molecules.pictures import neighbours, predictions
+
+        made = (make(arms, seed) for make in (predictions, neighbours))
+        return [section for section in made if section is not None]
+
+    def picture(self, name: str) -> str:
+        from sepnorm.domains.molecules.pictures import draw
+
+        return draw(name)
+
+
+DOMAIN = Molecules()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sepnorm.distributed import mean_over_all
 from sepnorm.domains.molecules.batches import buckets, collate
 from sepnorm.domains.molecules.config import MoleculeConfig
+from sepnorm.domains.molecules.features import featurise
 from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
 from sepnorm.domains.molecules.graphs import Graph, feature_set
 from sepnorm.losses import info_nce, uniformity_loss
@@ -129,3 +130,20 @@ class MaskedModel(MoleculeModel):
 def _mean_cross_entropy(logits: Tensor, kinds: Tensor) -> Tensor:
     """Over what is hidden in all processes; 0 where nothing is."""
     return mean_over_all(F.cross_entropy(logits, kinds, reduction="none"), torch.tensor(len(kinds)))
+
+
+def made_up_batches(config: MoleculeConfig) -> Callable[[int], dict[str, Any]]:
+    """What ``PropertyModel`` takes, of a few known molecules again and again: to measure how long a step takes."""
+    some = [
+        "CC(=O)Oc1ccccc1C(=O)O",
+        "CN1C=NC2=C1C(=O)N(C)C(=O)N2C",
+        "CC(C)Cc1ccc(cc1)C(C)C(=O)O",
+        "OCC1OC(O)C(O)C(O)C1O",
+    ]
+    graphs = list(featurise(some, config.features)[0])
+
+    def batch(count: int) -> dict[str, Any]:
+        chosen = [graphs[number % len(graphs)] for number in range(count)]
+        return collate(chosen, config.max_hops) | {"targets": torch.zeros(count, 1)}
+
+    return batch

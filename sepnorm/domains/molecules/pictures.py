@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sepnorm.experiment.runs import Arm
+from sepnorm.experiment.comparison import Arm
 from sepnorm.report import figures
 from sepnorm.report.page import Section
 from sepnorm.report.runs import embeddings, names_of

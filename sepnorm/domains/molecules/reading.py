@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sepnorm.data.records import Record
+from sepnorm.data.records import LeftOut, Record
 from sepnorm.data.tables import TEXT, suffix_of, text_lines
 from sepnorm.domains.molecules.batches import collate
 from sepnorm.domains.molecules.features import featurise
@@ -28,13 +28,12 @@ class Molecules:
     def __call__(self, graphs: Sequence[Graph]) -> dict[str, Tensor]:
         return collate(graphs, self.max_hops)
 
-    def read(
-        self, source: str, column: str | None = None, split: str = "train", left_out: list[str] | None = None
-    ) -> Iterator[Record]:
+    def read(self, source: str, column: str | None = None, left_out: LeftOut | None = None) -> Iterator[Record]:
         """Graphs, named by their SMILES, of a table, or of a text file with one molecule at the start of each line.
 
-        All rows of a file count, whatever their ``split``. What is no molecule is passed over, and named in ``left_out``.
+        All rows of a file count, whatever their split. What is no molecule is passed over, and counted in ``left_out``.
         """
+        left_out = left_out or LeftOut()
         if suffix_of(Path(source)) in (*TEXT, ".smi"):
             lines: Iterator[str] = (line.split()[0] for line in text_lines(Path(source)) if line.strip())
         else:
@@ -42,8 +41,8 @@ class Molecules:
         while part := list(islice(lines, _PART)):
             graphs, rejected = featurise(part, self.features, max_atoms=MOST_ATOMS)
             bad = {each.row for each in rejected}
-            if left_out is not None:
-                left_out += [str(each.smiles) for each in rejected]
+            for each in rejected:
+                left_out.add(str(each.smiles))
             names = [text.strip() for row, text in enumerate(part) if row not in bad]
             for graph, name in zip(graphs, names, strict=True):
                 yield Record(graph, None, name)

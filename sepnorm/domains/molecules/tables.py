@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sepnorm.data.tables import LONGEST_TEXT, csv_table, parquet_batches, suffix_of
+from sepnorm.data.tables import LONGEST_TEXT, csv_table, parquet_batches, suffix_of, unreadable
 from sepnorm.errors import SepNormError, nearest, one_line
 from sepnorm.files import DAMAGE
 
@@ -177,10 +177,7 @@ def _hub(source: str) -> dict[str, list[Any]]:
         common = [each for each in next(iter(columns.values())) if all(each in names for names in columns.values())]
         rows = {each: [value for part in parts.values() for value in part[each]] for each in common}
     except Exception as error:  # a name that cannot be reached: each kind has errors of its own
-        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
-        raise SepNormError(
-            f"{source} cannot be read: {reason}. It is no file or folder here, so it was taken for a name of datasets."
-        ) from error
+        raise unreadable(source, error) from error
     return rows | {"split": [split for split, part in parts.items() for _ in range(len(part))]}
 
 

@@ -1,10 +1,82 @@
-"""What the commands know of text."""
+"""Text: SimCSE on sentences, rated pairs (STS) and transfer tasks."""
 
 from __future__ import annotations
 
-from sepnorm.domains import Domain
-from sepnorm.domains.text.config import PRESETS
-from sepnorm.domains.text.recipe import TextRecipe
-from sepnorm.domains.text.sections import SECTIONS
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
-DOMAIN = Domain(PRESETS, TextRecipe, "ln,bn@final,bn+ln@final", SECTIONS)
+from sepnorm.domains import Domain, Metric, Metrics
+from sepnorm.domains.text.config import PRESETS, TextConfig
+from sepnorm.experiment.metrics import GEOMETRY, LOSS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sepnorm.domains.encoders import Encoder
+    from sepnorm.domains.evaluation import Evaluation, Task
+    from sepnorm.domains.text.recipe import TextRecipe
+    from sepnorm.experiment.comparison import Arm
+    from sepnorm.report.page import Section
+
+METRICS = Metrics(
+    [
+        Metric("cls_sts_average", "[CLS] STS", primary=True),
+        Metric("mean_sts_average", "mean STS"),
+        Metric("cls_transfer_average", "[CLS] transfer", primary=True),
+        Metric("cls_sts_before", "[CLS] STS before training"),
+        Metric("development", "development set"),
+        Metric("cls_*", "[CLS] {}"),
+        *GEOMETRY,
+        LOSS,
+        Metric("cls_sts_centred", "[CLS] STS, centred", shown=False),
+        Metric("cls_sts_whitened", "[CLS] STS, whitened", shown=False),
+        Metric("mean_transfer_average", "mean transfer", shown=False),
+        Metric("mean_sts_before", "mean STS before training", shown=False),
+        Metric("mean_sts_centred", "mean STS, centred", shown=False),
+        Metric("mean_sts_whitened", "mean STS, whitened", shown=False),
+        Metric("mean_*", "mean {}", shown=False),
+    ]
+)
+
+
+class Text(Domain):
+    name = "text"
+    presets = PRESETS
+    arms = "ln,bn@final,bn+ln@final"
+    metrics = METRICS
+
+    def recipe(self, config: TextConfig) -> TextRecipe:
+        from sepnorm.domains.text.recipe import TextRecipe
+
+        return TextRecipe(config)
+
+    def wrap(self, target: str, model: Any, source: Path) -> Encoder | None:
+        from sepnorm.domains.text.encoder import wrap
+
+        return wrap(target, model, source)
+
+    def evaluate(self, encoder: Any, task: Task) -> Evaluation:
+        from sepnorm.domains.text.evaluation import evaluate
+
+        return evaluate(encoder, task)
+
+    def trial(self, config: TextConfig) -> tuple[nn.Module, Callable[[int], dict[str, Any]]]:
+        from sepnorm.domains.text.model import SimCSE, made_up_batch
+        from sepnorm.domains.text.starting import encoder_of_size
+
+        return SimCSE(encoder_of_size(config), config, None), lambda count: made_up_batch(config, count)
+
+    def next_commands(self, model: Path, config: TextConfig) -> list[str]:
+        name = quote(str(model))
+        return [f"evaluate {name} --on sts --data FOLDER", f"export {name} --out model.onnx"]
+
+    def sections(self, arms: Sequence[Arm], seed: int) -> list[Section]:
+        from sepnorm.domains.text.sections import SECTIONS
+
+        made = (make(arms, seed) for make in SECTIONS)
+        return [section for section in made if section is not None]
+
+
+DOMAIN = Text()

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from sepnorm.data.records import Record
-from sepnorm.domains.embedding import POOLINGS, pooled
-from sepnorm.domains.encoders import Encoder
-from sepnorm.errors import SepNormError, nearest
+from sepnorm.domains.encoders import POOLINGS, Encoder
+from sepnorm.errors import SepNormError, require_known
 
 #: From n sentences to their vectors (n, dim), in the same order.
 Embed = Callable[[list[str]], Tensor]
@@ -21,7 +20,7 @@ def sentence_embedder(encoder: Encoder, pooling: str = "cls", batch_size: int = 
 
     ``mean`` is over all tokens of a sentence, with [CLS] and [SEP], as sentence-transformers has it.
     """
-    check_pooling(pooling)
+    require_known("pooling", pooling, POOLINGS)
     if encoder.kind != "text":
         raise SepNormError(f"{encoder.name} takes {encoder.kind}, not text: sentences need a text encoder.")
 
@@ -32,7 +31,7 @@ def sentence_embedder(encoder: Encoder, pooling: str = "cls", batch_size: int = 
         rows: list[Tensor] = []
         with encoder.evaluating():
             for part, batch in encoder.batches(records, batch_size):
-                rows.append(pooled(encoder.encode(batch), pooling, "text"))
+                rows.append(encoder.encode(batch).pooled(pooling))
                 places += [int(record.name) for record in part]
         if not rows:
             raise SepNormError("there are no sentences to embed.")
@@ -40,11 +39,6 @@ def sentence_embedder(encoder: Encoder, pooling: str = "cls", batch_size: int = 
         return torch.empty_like(found).index_copy_(0, torch.tensor(places), found)
 
     return embed
-
-
-def check_pooling(pooling: str) -> None:
-    if pooling not in POOLINGS:
-        raise SepNormError(f"pooling is cls or mean, found {pooling!r}.{nearest(pooling, POOLINGS)}")
 
 
 def embed_distinct(embed: Embed, *lists: Sequence[str]) -> list[Tensor]:

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sepnorm.domains.encoders import open_encoder
-from sepnorm.domains.text.embedding import Embed, check_pooling, sentence_embedder
+from sepnorm.domains.encoders import POOLINGS, open_encoder
+from sepnorm.domains.evaluation import Evaluation, Task
+from sepnorm.domains.text.embedding import Embed, sentence_embedder
+from sepnorm.domains.text.encoder import TextEncoder
 from sepnorm.domains.text.sets import GROUPS, SETS, Loaded, load_sets
 from sepnorm.domains.text.sts import Pairs, sts_score
 from sepnorm.domains.text.transfer import transfer_scores
+from sepnorm.errors import require_known
+
+
+def evaluate(encoder: TextEncoder, task: Task) -> Evaluation:
+    """``task.on`` what ``load_sets`` takes, by default ``sts``; [CLS] unless told otherwise."""
+    sets = load_sets(task.on or ["sts"], task.data)
+    places = task.poolings("cls")
+    said = "both" if len(places) > 1 else "[CLS]" if places == ("cls",) else places[0]
+    found = Evaluation(encoder.name, task.data, f"{', '.join(sets)}, with {said}")
+    for place in places:
+        scores = score_sets(sets, sentence_embedder(encoder, place))
+        found.metrics |= {f"{place}_{key}" if len(places) > 1 else key: value for key, value in scores.items()}
+    return found
 
 
 def evaluate_text(
@@ -19,7 +34,7 @@ def evaluate_text(
     ``model``: what ``open_encoder`` takes; ``on``, ``data``: what ``load_sets`` takes. The sets are read first, so that a
     misspelt name is refused before the model is opened.
     """
-    check_pooling(pooling)
+    require_known("pooling", pooling, POOLINGS)
     sets = load_sets(on, data)
     return score_sets(sets, sentence_embedder(open_encoder(model), pooling))
 

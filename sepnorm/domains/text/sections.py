@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sepnorm.experiment.runs import Arm
+from sepnorm.experiment.comparison import Arm
 from sepnorm.report.figures import COLOURS, figure
 from sepnorm.report.page import Section, table
 from sepnorm.report.runs import embeddings, names_of

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from sepnorm.domains.encoders import open_encoder
-from sepnorm.domains.text.config import TextConfig
+from sepnorm.domains.text.config import PRESETS, TextConfig
+from sepnorm.domains.text.encoder import is_sentence_transformer
 from sepnorm.domains.text.masked import Predictor, pretrained_predictor, scratch_predictor
 from sepnorm.domains.text.tokens import train_wordpiece
 from sepnorm.errors import SepNormError
@@ -95,11 +96,22 @@ def _packaged() -> str:
     return str(folder)
 
 
+def encoder_of_size(config: TextConfig) -> Any:
+    """An encoder as large as the config's, to measure how long a step takes: one of the hub is not fetched for this."""
+    from transformers import AutoModel, BertConfig, RobertaConfig
+
+    if config.model == "minilm" or Path(config.model).is_dir():
+        return open_start(config, []).encoder
+    if config.model == PRESETS["paper-roberta"].model:
+        return AutoModel.from_config(RobertaConfig(vocab_size=50_265, max_position_embeddings=514))
+    return AutoModel.from_config(BertConfig())
+
+
 def _inside(name: str, opened: Any) -> tuple[Any, Any]:
     """The model of transformers and its tokeniser, also inside of one of sentence-transformers."""
     if opened.kind != "text":
         raise SepNormError(f"{name} takes {opened.kind}: sentences need a text encoder.")
-    if not hasattr(opened.model, "encode"):
+    if not is_sentence_transformer(opened.model):
         return opened.model, opened.prepare.tokenizer
     encoder: nn.Module | None = getattr(opened.model[0], "auto_model", None)
     if encoder is None:

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sepnorm.data.choices import evenly
-from sepnorm.domains.embedding import ImageBody, has_batch_statistics
+from sepnorm.domains.images.encoder import ImageBody
 from sepnorm.domains.probes import choosing
-from sepnorm.surgery.calibration import calibrate
+from sepnorm.surgery.calibration import calibrate, has_batch_statistics
 
 #: Rates of the head that are tried; the body has a tenth.
 RATES = (1e-3, 3e-3, 1e-2)

@@ -1,4 +1,4 @@
-"""The commands ``sepnorm reproduce`` and ``sepnorm study``. What they need is imported when they run."""
+"""``sepnorm reproduce`` and ``sepnorm study``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
+from sepnorm.commands.options import Changes, Launcher, Quiet
 from sepnorm.report.terminal import say
 
-Changes = Annotated[list[str] | None, typer.Option("--set", help="Any setting, as width=64; repeat for more.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table.")]
 Scale = Annotated[str, typer.Option(help="demo (packaged data, minutes), small (hours) or paper (a cluster).")]
 Copies = Annotated[
     list[str] | None, typer.Option("--data", help="A copy of some data, as cifar10=PATH; repeat for more.")
 ]
 Seeds = Annotated[int | None, typer.Option(help="How many seeds, instead of the study's.", min=1, max=10_000)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")]
-Launcher = Annotated[str, typer.Option(help="As for compare.")]
 StudyFolder = Annotated[Path | None, typer.Option(help="Folder for runs and pages: by default runs/reproduce-SCALE.")]
 
 
@@ -68,7 +66,7 @@ def _study(
     out: Path | None,
     quiet: bool,
 ) -> None:
-    from sepnorm.domains.comparison import markdown
+    from sepnorm.report.tables import markdown
     from sepnorm.report.terminal import training_progress
     from sepnorm.studies.running import find_study, parts_of, run_study
     from sepnorm.training.configs import parse_changes

@@ -1,0 +1,54 @@
+"""``sepnorm evaluate``."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sepnorm.commands.options import Column, Json, Model, Quiet
+from sepnorm.report.terminal import say
+
+
+def evaluate(
+    model: Model,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Labelled images, a file or folder of evaluation sets, or tables of molecules."),
+    ] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            help="Probes or sets of the model's domain, with commas between, as linear,knn,finetune or sts,transfer."
+        ),
+    ] = "",
+    pooling: Annotated[str, typer.Option(help="cls, mean (of tokens) or both.")] = "",
+    column: Column = None,
+    label: Annotated[str | None, typer.Option(help="The column of labels, where it is not clear.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for results.json and features.npz.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What a saved model is worth, by the probes and tasks of its domain."""
+    from sepnorm.domains.evaluation import evaluate as measure
+    from sepnorm.report.terminal import metric_lines, progress_bar
+
+    with ExitStack() as bars:
+        found, folder = measure(
+            model,
+            data,
+            on=on,
+            pooling=pooling,
+            column=column,
+            label=label,
+            folder=out,
+            progress=lambda what: bars.enter_context(progress_bar(what, quiet or as_json)),
+        )
+    if as_json:
+        say((folder / "results.json").read_text(encoding="utf-8"))
+    elif not quiet:
+        say(f"{found.used}\n")
+        say("\n".join(metric_lines(found.metrics)) + "\n")
+    say(f"Results: {folder / 'results.json'}", error=as_json)

@@ -1,0 +1,28 @@
+"""Options that several commands have, with one meaning everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="What to run a model on: a text file, a table, a folder of images, or a name of datasets (NAME:CONFIG)."
+    ),
+]
+Column = Annotated[str | None, typer.Option(help="The column or array to read, where it is not clear.")]
+Split = Annotated[str, typer.Option(help="The split of a datasets name.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+Model = Annotated[str, typer.Argument(help="A model's folder or hub name, a run's folder, or timm:NAME.")]
+Preset = Annotated[str, typer.Option(help="demo, small, paper, or another of the domain.")]
+Domain = Annotated[str, typer.Argument(help="images, text or molecules, or another domain that is installed.")]
+TrainingData = Annotated[
+    str | None,
+    typer.Option(help="A folder of images, a table, a text file or a name of datasets, instead of the preset's."),
+]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="Any setting, as width=64; repeat for more.")]
+MaxSteps = Annotated[int | None, typer.Option(help="Stop each run after so many steps.")]
+Launcher = Annotated[str, typer.Option(help="local, or 'submitit KEY=VALUE ...' for SLURM, or 'ray KEY=VALUE ...'.")]

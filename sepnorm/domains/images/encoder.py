@@ -1,0 +1,160 @@
+"""Encoders of images: models of timm and of transformers, from images of Pillow to [CLS] and patches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sepnorm.data.pixels import SETTINGS, Picture
+from sepnorm.data.records import IMAGES, LeftOut, Record, label_and_name, read_images, to_image
+from sepnorm.domains.encoders import Body, Encoded, Encoder, Exportable
+from sepnorm.domains.images.data import KNOWN, ImageSet, is_held_whole, load_images
+from sepnorm.errors import SepNormError
+from sepnorm.files import regular_files
+from sepnorm.surgery import model_call as feed
+from sepnorm.surgery.families import is_timm, is_transformers
+from sepnorm.surgery.opening.settings import read_named
+
+
+def wrap(target: str, model: Any, source: Path) -> ImageEncoder | None:
+    """A vision transformer with its size, mean and deviation of pixels; None where the model takes no images."""
+    if is_timm(model):
+        config = model.pretrained_cfg
+        size = getattr(model.patch_embed, "img_size", None) or config["input_size"][1:]
+        return ImageEncoder(target, model, Picture(tuple(size), config["mean"], config["std"]))
+    if is_transformers(model) and model.main_input_name == "pixel_values":
+        return ImageEncoder(target, model, _picture(source, model))
+    return None
+
+
+def _picture(folder: Path, model: Any) -> Picture:
+    """Size, mean and deviation of pixels as the model's image processor has them, else the usual ones."""
+    settings = read_named(folder / SETTINGS) or {}
+    size = model.config.image_size
+    size = (size, size) if isinstance(size, int) else tuple(size)
+    channels = getattr(model.config, "num_channels", 3)
+    usual = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]) if channels == 3 else ([0.5] * channels, [0.5] * channels)
+    mean, std = settings.get("image_mean") or usual[0], settings.get("image_std") or usual[1]
+    return Picture(size, mean, std, name="pixel_values")
+
+
+def in_order(encoder: Any, count: int) -> Tensor:
+    """Noise (count, patches) by which a masked autoencoder's encoder leaves its tokens in their order."""
+    return torch.arange(encoder.embeddings.patch_embeddings.num_patches).float().expand(count, -1)
+
+
+def _masked(model: Any) -> bool:
+    """Whether it is a masked autoencoder, which shuffles and drops patches unless it is told not to."""
+    return getattr(getattr(model, "config", None), "mask_ratio", None) is not None
+
+
+class ImageEncoder(Encoder):
+    """Masked autoencoders see images whole and in order. The mean of tokens is that of the patches."""
+
+    kind = "images"
+
+    def read(
+        self, data: str, column: str | None = None, split: str = "train", left_out: LeftOut | None = None
+    ) -> Iterator[Record]:
+        return read_images(data, column, split, left_out=left_out)
+
+    def read_in_order(self, data: str, column: str | None, split: str, left_out: LeftOut) -> Iterator[Record]:
+        """Also the data that runs know by name."""
+        path = Path(data)
+        if is_held_whole(data):
+            found = load_images(data, self.prepare.size[0], len(self.prepare.mean))
+            return _loaded(found.test if split == "test" else found.train, split)
+        if path.is_dir():
+            return _folder(path, left_out)
+        known = KNOWN.get(data, {}) if not path.exists() else {}
+        return read_images(known.get("name", data), column, split, known.get("label"), left_out=left_out)
+
+    def pixels(self, images: Tensor) -> Any:
+        """The model's batch from images as bytes (count, channels, height, width)."""
+        pixels = (images.float() / 255 - self.prepare.mean) / self.prepare.std
+        return pixels if is_timm(self.model) else {"pixel_values": pixels}
+
+    def hidden(self, batch: Any) -> Encoded:
+        model = self.model
+        if is_timm(model):
+            hidden = model.forward_features(batch.to(next(model.parameters()).device))
+            first = int(getattr(model, "num_prefix_tokens", 1))
+        else:
+            if _masked(model) and "noise" not in batch:
+                batch = batch | {"noise": in_order(model.base_model, len(batch["pixel_values"]))}
+            hidden = feed.call(model.base_model, batch)["last_hidden_state"]
+            first = 1 + int(getattr(model.config, "num_register_tokens", 0) or 0)
+        patches = hidden[:, first:]
+        return Encoded(hidden[:, 0], patches, torch.ones(patches.shape[:2], dtype=torch.bool))
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        with super().evaluating(), unmasked(self.model):
+            yield
+
+    def exportable(self) -> Exportable:
+        generator = torch.Generator().manual_seed(0)
+        shape = (len(self.prepare.mean), *self.prepare.size)
+        example, other = ({"pixel_values": torch.randn(count, *shape, generator=generator)} for count in (2, 3))
+        return Exportable(ImageBody(self.model), example, other, {0: "batch"})
+
+
+@contextmanager
+def unmasked(model: Any) -> Iterator[None]:
+    """For masked autoencoders no mask, for the time being."""
+    if not _masked(model):
+        yield
+        return
+    ratio, model.config.mask_ratio = model.config.mask_ratio, 0.0
+    try:
+        yield
+    finally:
+        model.config.mask_ratio = ratio
+
+
+class ImageBody(Body):
+    """Takes ``pixel_values`` (batch, channels, height, width)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.masked = _masked(self.inner)
+        if self.masked:
+            self.inner.config.mask_ratio = 0.0
+
+    def forward(self, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
+        if is_timm(self.inner):
+            hidden = self.inner.forward_features(pixel_values)
+        else:
+            order = {"noise": in_order(self.inner, len(pixel_values)).to(pixel_values.device)} if self.masked else {}
+            hidden = self.inner(pixel_values, **order).last_hidden_state
+        return hidden[:, 0], hidden
+
+
+def _folder(path: Path, left_out: LeftOut) -> Iterator[Record]:
+    """The images below a folder, sorted by path; the folder of each is its label."""
+    files, others = regular_files(path, IMAGES)
+    for file in others:
+        left_out.add(label_and_name(file, path)[1])
+    for file in files:
+        label, name = label_and_name(file, path)
+        try:
+            yield Record(to_image(file), label, name)
+        except Exception:  # whatever damage makes Pillow raise
+            left_out.add(name)
+    if left_out.count == len(files) + len(others):
+        reason = f"{left_out.first} cannot be read" if left_out.first else f"it has no {', '.join(IMAGES)} files"
+        raise SepNormError(f"{path} holds no image: {reason}.")
+
+
+def _loaded(images: ImageSet, split: str) -> Iterator[Record]:
+    from PIL import Image
+
+    for number, pixels in enumerate(images.images):
+        image = Image.fromarray(pixels.permute(1, 2, 0).squeeze(2).numpy())
+        label = None if images.labels is None else images.classes[int(images.labels[number])]
+        yield Record(image, label, f"{split} {number + 1}")

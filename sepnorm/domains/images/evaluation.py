@@ -1,0 +1,77 @@
+"""What an encoder of images is worth: probes and geometry of frozen features, and fine-tuning."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sepnorm.domains.evaluation import Evaluation, Progress, Task
+from sepnorm.domains.images.data import ImageData, load_images
+from sepnorm.domains.images.encoder import ImageBody, ImageEncoder
+from sepnorm.domains.images.finetuning import finetune
+from sepnorm.domains.probes import Split, probe, shape
+from sepnorm.errors import SepNormError, require_known
+from sepnorm.files import write_arrays
+
+PROBES = ("linear", "knn", "finetune")
+_BATCH = 256  # images encoded at a time
+
+
+def evaluate(encoder: ImageEncoder, task: Task) -> Evaluation:
+    """``task.on`` some of ``PROBES``, by default ``linear`` and ``knn``, on labelled data; features go to ``features.npz``."""
+    if task.data is None:
+        raise SepNormError(
+            f"{encoder.name} is a model of images: say by --data on which labelled ones it is to be probed."
+        )
+    probes = [require_known("probe", name, PROBES) for name in task.on] or ["linear", "knn"]
+    height, width = encoder.prepare.size
+    if height != width:
+        raise SepNormError(f"{encoder.name} takes images of {height} x {width}: only square ones can be evaluated.")
+    images = load_images(task.data, height, len(encoder.prepare.mean), column=task.column, label=task.label)
+    if images.train.labels is None or images.test.labels is None:
+        raise SepNormError(
+            f"{task.data} has images without a label, and evaluate needs one for each: put the images of each class in a folder "
+            "of its own, or name the column by --label."
+        )
+    classes = len(images.train.classes)
+    used = f"{len(images.train):,} images for training, {len(images.test):,} for testing, {classes} classes"
+    found = Evaluation(encoder.name, task.data, used)
+    features = _features(encoder, images, task.progress("features"))
+    write_arrays(task.folder / "features.npz", features)
+    for place in task.poolings("both"):
+        rows = [features[f"{part}_{name}"] for part in ("train", "test") for name in (place, "labels")]
+        split = Split(*rows)
+        measured = probe(split, probes) | shape(split.test)
+        found.metrics |= {f"{place}_{key}": value for key, value in measured.items()}
+    if "finetune" in probes:
+        tuned = finetune(
+            ImageBody(encoder.model),
+            features["test_cls"].shape[1],
+            classes,
+            (images.train.images, images.train.labels),
+            (images.test.images, images.test.labels),
+            lambda part: (part.float() / 255 - encoder.prepare.mean) / encoder.prepare.std,
+            progress=task.progress("finetune"),
+        )
+        found.metrics |= {f"finetune_{key}": value for key, value in tuned.items()}
+    return found
+
+
+def _features(encoder: ImageEncoder, images: ImageData, progress: Progress | None) -> dict[str, Tensor]:
+    """[CLS] and mean of tokens (count, dim) of training and test images, and labels (count,)."""
+    found: dict[str, Tensor] = {}
+    done, total = 0, len(images.train) + len(images.test)
+    with encoder.evaluating():
+        for part, some in (("train", images.train), ("test", images.test)):
+            rows: dict[str, list[Tensor]] = {"cls": [], "mean": []}
+            for batch in some.images.split(_BATCH):
+                encoded = encoder.encode(encoder.pixels(batch))
+                for place, vectors in rows.items():
+                    vectors.append(encoded.pooled(place))
+                done += len(batch)
+                if progress is not None:
+                    progress(done, total)
+            found |= {f"{part}_{place}": torch.cat(vectors) for place, vectors in rows.items()}
+            assert some.labels is not None
+            found[f"{part}_labels"] = some.labels
+    return found
