@@ -58,9 +58,10 @@ class Domain(ABC):
     def trial(self, config: Any) -> tuple[nn.Module, Callable[[int], dict[str, Any]]]:
         """A model as a run of this config trains, and batches of made-up samples, to measure how long a step takes."""
 
-    def next_commands(self, model: Path, config: Any) -> list[str]:
-        """What one may want to do with the model of a finished run, without the leading ``sepnorm``."""
-        return [f"embed {quote(str(model))} {quote(str(config.data))} --out embeddings.parquet"]
+    def next_commands(self, folder: Path, config: Any) -> list[str]:
+        """What one may want to do with the folder of a finished run, without the leading ``sepnorm``."""
+        model, data = quote(str(folder / "model")), quote(str(config.data))
+        return [f"embed {model} {data} --out embeddings.parquet", f"diagnose {quote(str(folder / 'embeddings.npz'))}"]
 
     def sections(self, arms: Sequence[Arm], seed: int) -> list[Section]:
         """What the page of a comparison shows of this domain alone, for arms with figures and the seed of these."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from sepnorm.distributed import rank
@@ -47,8 +46,7 @@ class Run:
 
     def next_commands(self) -> list[str]:
         """What one may want to type now."""
-        own = open_domain(self.domain).next_commands(self.model, self.config)
-        return [f"sepnorm {line}" for line in (*own, f"diagnose {quote(str(self.folder / 'embeddings.npz'))}")]
+        return [f"sepnorm {line}" for line in open_domain(self.domain).next_commands(self.folder, self.config)]
 
 
 def pretrain(

@@ -67,7 +67,7 @@ def test_more_data_than_asked_for_is_not_read(tmp_path, monkeypatch):
             taken.append(i)
             yield Record(f"the cat {i % 10}", None, str(i))
 
-    monkeypatch.setattr("sepnorm.domains.encoders.read_texts", endless)
+    monkeypatch.setattr("sepnorm.domains.text.encoder.read_texts", endless)
     assert diagnose(str(tmp_path / "model"), "anything", max_samples=40).embeddings.count == 40
     assert len(taken) <= 41
 

@@ -322,7 +322,7 @@ def test_a_model_for_neither_text_nor_images_is_refused(tmp_path):
     sizes = {key: IMAGE[key] for key in ("hidden_size", "num_attention_heads", "intermediate_size")}
     config = T.Wav2Vec2Config(**sizes, **options, num_hidden_layers=1, num_conv_pos_embedding_groups=2)
     T.Wav2Vec2Model(config).save_pretrained(tmp_path)
-    with pytest.raises(SepNormError, match=r"is a Wav2Vec2Model, which takes neither text nor images"):
+    with pytest.raises(SepNormError, match=r"is a Wav2Vec2Model, which takes neither images nor molecules nor text"):
         open_encoder(str(tmp_path))
 
 

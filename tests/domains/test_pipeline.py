@@ -271,7 +271,7 @@ def test_metrics_of_both_poolings_stand_side_by_side():
     [
         (
             ["pretrain", "imagse"],
-            "there is no domain 'imagse': there are images, text, molecules. Did you mean 'images'?",
+            "there is no domain 'imagse': there are images, molecules, text. Did you mean 'images'?",
         ),
         (["pretrain", "images", "--preset", "dmeo"], "Did you mean 'demo'?"),
         (["pretrain", "images", "--norm", "bm+ln"], "Did you mean"),

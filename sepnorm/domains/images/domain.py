@@ -73,13 +73,10 @@ class Images(Domain):
 
         return MaskedAutoencoder(config), lambda count: made_up_batch(config, count)
 
-    def next_commands(self, model: Path, config: ImageConfig) -> list[str]:
-        name, data = quote(str(model)), quote(config.data)
-        return [
-            f"evaluate {name} --data {data}",
-            f"embed {name} {data} --out embeddings.parquet",
-            f"export {name} --out model.onnx",
-        ]
+    def next_commands(self, folder: Path, config: ImageConfig) -> list[str]:
+        model = quote(str(folder / "model"))
+        usual = super().next_commands(folder, config)
+        return [f"evaluate {model} --data {quote(config.data)}", *usual, f"export {model} --out model.onnx"]
 
     def sections(self, arms: Sequence[Arm], seed: int) -> list[Section]:
         from sepnorm.domains.images.pictures import reconstructions

@@ -70,8 +70,9 @@ class Molecules(Domain):
 
         return PropertyModel(config, 1, False), made_up_batches(config)
 
-    def next_commands(self, model: Path, config: MoleculeConfig) -> list[str]:
-        return [f"embed {quote(str(model))} SMILES.csv --out embeddings.parquet"]
+    def next_commands(self, folder: Path, config: MoleculeConfig) -> list[str]:
+        model, vectors = quote(str(folder / "model")), quote(str(folder / "embeddings.npz"))
+        return [f"embed {model} SMILES.csv --out embeddings.parquet", f"diagnose {vectors}"]
 
     def sections(self, arms: Sequence[Arm], seed: int) -> list[Section]:
         from sepnorm.domains.molecules.pictures import neighbours, predictions

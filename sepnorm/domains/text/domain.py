@@ -68,9 +68,9 @@ class Text(Domain):
 
         return SimCSE(encoder_of_size(config), config, None), lambda count: made_up_batch(config, count)
 
-    def next_commands(self, model: Path, config: TextConfig) -> list[str]:
-        name = quote(str(model))
-        return [f"evaluate {name} --on sts --data FOLDER", f"export {name} --out model.onnx"]
+    def next_commands(self, folder: Path, config: TextConfig) -> list[str]:
+        model, vectors = quote(str(folder / "model")), quote(str(folder / "embeddings.npz"))
+        return [f"evaluate {model} --on sts --data FOLDER", f"diagnose {vectors}", f"export {model} --out model.onnx"]
 
     def sections(self, arms: Sequence[Arm], seed: int) -> list[Section]:
         from sepnorm.domains.text.sections import SECTIONS

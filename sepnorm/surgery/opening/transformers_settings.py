@@ -34,7 +34,7 @@ _OTHER_MODEL = {
     "pretrained_cfg": "a part of it is a model of timm",
 }
 #: Kinds of models that open others by name, or fetch compiled code.
-_OTHER_KINDS = frozenset("timm_wrapper timm_backbone rag yoso mra rwkv".split())
+_OTHER_KINDS = frozenset("timm_wrapper timm_backbone rag yoso mra rwkv bark falcon gpt_neo gptj".split())
 
 #: Files that tokenisers read as data.
 VOCABULARIES = (

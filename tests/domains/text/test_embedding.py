@@ -86,7 +86,7 @@ def test_a_model_in_training_is_evaluated_without_dropout_and_stays_in_training(
 
 def test_other_poolings_other_encoders_and_no_sentences_are_refused(folder):
     encoder = open_encoder(folder)
-    with pytest.raises(SepNormError, match=r"pooling is cls or mean, found 'means'. Did you mean 'mean'"):
+    with pytest.raises(SepNormError, match=r"no pooling 'means': there are cls, mean. Did you mean 'mean'"):
         sentence_embedder(encoder, "means")
     with pytest.raises(SepNormError, match="takes images, not text"):
         sentence_embedder(Encoder("pictures", encoder.model, "images", None))

@@ -53,7 +53,7 @@ def test_what_is_wrong_is_said_before_the_model_is_opened(table):
         evaluate_text("no/such-model", ["stsx"], table)
     with pytest.raises(SepNormError, match="cannot be opened as a model"):
         evaluate_text("no/such-model", ["stsb"], table)
-    with pytest.raises(SepNormError, match="pooling is cls or mean"):
+    with pytest.raises(SepNormError, match=r"no pooling .max.: there are cls, mean"):
         evaluate_text("no/such-model", ["stsb"], table, "max")
 
 
