@@ -168,16 +168,16 @@ def refuse_bombs(archive: Any) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Refuses a folder that another process works in. The lock goes with the process that has it, however that ends."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / ".lock")
     try:
-        import fcntl
-    except ImportError:  # not on Windows
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise SepNormError(
+            f"another process is at work in {folder}: wait until it has ended, or name another folder by --out."
+        ) from None
+    try:
         yield
-        return
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SepNormError(
-                f"another process is at work in {folder}: wait until it has ended, or name another folder by --out."
-            ) from None
-        yield
+    finally:
+        lock.release()

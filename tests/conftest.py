@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from collections.abc import Callable
 
+import ports
 import pytest
 import torch
 
@@ -27,10 +27,7 @@ def _seeded() -> None:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody listens on, for processes that find each other."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return ports.free_port()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from models import text_model
+from ports import free_port
 
 from sepnorm.domains import open_domain
 from sepnorm.errors import OthersDoneError, SepNormError
@@ -115,12 +115,6 @@ def runs(tmp_path_factory) -> tuple[dict, dict]:
     one, two = (torch.load(folder / f"{world}-0.pt", weights_only=True) for world in (1, 2))
     assert torch.load(folder / "2-1.pt", weights_only=True) == {}
     return one, two
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.mark.parametrize("norm", ["bn+ln", "bn+bn"])
