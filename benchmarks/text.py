@@ -110,7 +110,7 @@ def encoding(texts: list[str]) -> dict[str, Callable[[], float]]:
         encoder = open_encoder(FOLDER)
         if name in ("converted", "frozen"):
             batches = [encoder.prepare(texts[i : i + BATCH]) for i in range(0, 4 * BATCH, BATCH)]
-            sepnorm.convert(encoder.model, "bn+ln", calibrate=batches)
+            sepnorm.convert(encoder.model, "bn+ln", calibrate=batches, sites="all")
         if name == "frozen":
             sepnorm.freeze(encoder.model)
         embed = sentence_embedder(encoder, "cls", BATCH)

@@ -36,11 +36,11 @@ def main() -> None:
     original = vectors()
     print(sepnorm.inspect(model, [batch]), "\n")
 
-    print(sepnorm.convert(model, "bn+ln", calibrate=[batch]), "\n")
+    print(sepnorm.convert(model, "bn+ln", calibrate=[batch], sites="all"), "\n")
     print(f"converted and calibrated: {agreement(vectors())}")
     sepnorm.revert(model)
     print(f"reverted: bit-equal to the original: {torch.equal(vectors(), original)}")
-    sepnorm.convert(model, "bn+ln")  # as a textbook would: warns
+    sepnorm.convert(model, "bn+ln", sites="all")  # as a textbook would: warns
     print(f"converted without calibration: {agreement(vectors())}")
 
 

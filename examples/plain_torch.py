@@ -35,7 +35,9 @@ def main() -> None:
     train, test = slice(0, 1297), slice(1297, None)
 
     model = Classifier()
-    print(sepnorm.convert(model, "bn+ln"), "\n")  # before the optimiser is made, so that it knows the new weights
+    print(
+        sepnorm.convert(model, "bn+ln", sites="all"), "\n"
+    )  # before the optimiser is made, so that it knows the new weights
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
     for epoch in range(8):
         model.train()

@@ -7,10 +7,10 @@ from sepnorm.layer import SepNorm as SepNorm
 from sepnorm.layer import SharedNorm as SharedNorm
 from sepnorm.surgery.calibration import calibrate as calibrate
 from sepnorm.surgery.calibration import freeze as freeze
-from sepnorm.surgery.conversion import ConversionReport as ConversionReport
 from sepnorm.surgery.conversion import convert as convert
 from sepnorm.surgery.conversion import revert as revert
 from sepnorm.surgery.inspection import Inspection as Inspection
 from sepnorm.surgery.inspection import inspect as inspect
+from sepnorm.surgery.reports import ConversionReport as ConversionReport
 from sepnorm.surgery.saving import load as load
 from sepnorm.surgery.saving import save as save

@@ -20,9 +20,10 @@ from sepnorm.domains import domains
 from sepnorm.errors import MisfitError, SepNormError, one_line
 from sepnorm.layer.kinds import NormSpec
 from sepnorm.surgery import model_call as feed
-from sepnorm.surgery.conversion import ConversionReport, convert
+from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.families import is_timm, is_transformers
 from sepnorm.surgery.opening.models import open_model, open_timm
+from sepnorm.surgery.reports import ConversionReport
 from sepnorm.surgery.saving import load, save
 
 #: How the tokens of an input become one vector.

@@ -1,38 +1,36 @@
-"""Runs a model on different samples and notes what its norms see, where [CLS] appears and what it depends on."""
+"""Runs a model on different samples and notes what its norms see, where [CLS] appears and what depends on what."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sepnorm.errors import SepNormError
+from sepnorm.errors import MisfitError, SepNormError
 from sepnorm.surgery import model_call as feed
-from sepnorm.surgery.families import Trial
+from sepnorm.surgery.dependence import Dependence, NormCall, cut_scores, main_output, spread
+from sepnorm.surgery.families import CLS_PARAMETERS, is_transformers
+from sepnorm.surgery.trials import Trial
 
 
-@dataclass(eq=False)
-class NormCall:
-    order: int
-    shape: tuple[int, ...]
-    token_dim: int | None
-    degenerate: bool
-
-
-@dataclass(eq=False)
 class Trace:
-    samples: int
-    num_cls: int
-    calls: dict[str, list[NormCall]] = field(default_factory=dict)
-    inputs: list[tuple[NormCall, Tensor]] = field(default_factory=list)
-    leaves: list[tuple[Tensor, int | None]] = field(default_factory=list)  # with their token dimension
-    first_cls: int | None = None
-    clock: int = 0
-    token_dim: int | None = None
+    """What was seen in one forward pass, with the graph of it for as long as this object lives."""
+
+    def __init__(self, trial: Trial, module: nn.Module, num_cls: int) -> None:
+        self.samples, self.num_cls, self.token_dim = trial.samples, num_cls, trial.token_dim
+        self.model = module
+        self.calls: dict[str, list[NormCall]] = {}
+        self.leaves: list[tuple[Tensor, int | None]] = []  # with their token dimension
+        self.first_cls: int | None = None
+        self.clock = 0
+        self.core = ""  # path of the encoder proper: what is outside of it is a head or a decoder
+        self.output: Tensor | None = None
+        self.encoded: Tensor | None = None  # what leaves the encoder proper
+        self.start: Tensor | None = None  # the [CLS] rows where they were seen for the first time
+        self.cls_vectors = 1  # how many the model learns, where they are learnt
 
     def layout(self, shape: tuple[int, ...]) -> int | None:
         """Which dimension of (?, ?, channels) counts tokens, none where neither counts samples."""
@@ -55,51 +53,84 @@ class Trace:
         dim = self.layout(tuple(x.shape))
         if dim is None or x.shape[dim] <= self.num_cls:
             return
-        spread = _spread(x.detach(), dim)
-        if bool((spread[: self.num_cls] <= 1e-6).all()) and bool((spread[self.num_cls :] > 1e-3).any()):
+        varies = spread(x.detach(), dim)
+        if bool((varies[: self.num_cls] <= 1e-6).all()) and bool((varies[self.num_cls :] > 1e-3).any()):
             self.first_cls = self.clock
+            self.start = x.narrow(dim, 0, self.num_cls)
 
-
-def _spread(x: Tensor, token_dim: int) -> Tensor:
-    """By how much each position differs between samples, as a share of the largest value: (tokens,)."""
-    x = (x if token_dim == 1 else x.transpose(0, 1)).float()
-    return (x - x[:1]).abs().amax(dim=(0, 2)) / x.abs().amax().clamp(min=1e-30)
+    @property
+    def dependence(self) -> Dependence:
+        """Questions to autograd about this pass."""
+        return Dependence(self.calls, self.leaves, self.num_cls)
 
 
 def run_trial(trial: Trial, norms: Mapping[str, nn.Module], num_cls: int) -> Trace:
     """Runs the trial part, or the first of its fallbacks that runs, and says what the norms saw."""
-    problem: Exception | None = None
-    for part in ["", *[path for path in trial.fallback if path]]:
-        module = trial.module.get_submodule(part)
-        trace = Trace(trial.samples, num_cls, token_dim=trial.token_dim)
+    problem: BaseException | None = None
+    for part in ["", *trial.fallback]:
         inside = {path: norm for path, norm in norms.items() if not part or path.startswith(f"{part}.")}
         try:
-            with torch.enable_grad(), _hooks(module, inside, trace):
-                torch.manual_seed(0)
-                feed.run(module, _as_leaves(trial.inputs, trace))
-                _ask_autograd(trace)
-            return trace
-        except SepNormError:
-            raise
+            trace = _passed(trial, part, inside, num_cls)
+            with cut_scores():
+                without = _passed(trial, part, inside, num_cls)
+        except SepNormError as error:
+            if not isinstance(error, MisfitError):
+                raise
+            problem = problem or error.__cause__ or error
+            continue
         except Exception as error:  # whatever a foreign model raises is reported below, with what to do
-            problem = error
+            problem = problem or error
+            continue
+        trace.dependence.find_degenerate()
+        if trial.learnt and trace.start is not None:
+            _require_learnt_cls(trace, type(trial.module).__name__)
+        trace.dependence.find_reaching(trace.output, without.calls, without.output)
+        return trace
     raise SepNormError(
         f"{type(trial.module).__name__} could not be run to find its [CLS]: {type(problem).__name__}: {problem} "
         "Pass example=, a batch of at least two different samples in the form that the model takes."
     ) from problem
 
 
+def _passed(trial: Trial, part: str, norms: Mapping[str, nn.Module], num_cls: int) -> Trace:
+    module = trial.module.get_submodule(part)
+    trace = Trace(trial, module, num_cls)
+    encoders: dict[str, _Encoder] = {}
+    with _gradients(_cls_parameters(module).values()), _hooks(module, norms, trace, encoders):
+        torch.manual_seed(0)
+        trace.output = trace.encoded = main_output(feed.run(module, _as_leaves(trial.inputs, trace)))
+    # The encoder proper is the innermost whole model of transformers that [CLS] joins the tokens in. What is merely called
+    # the base model may be a stack of blocks, with the last norm outside of it.
+    holding = [path for path, seen in encoders.items() if trace.first_cls and seen.entered < trace.first_cls]
+    core = max(holding, key=lambda path: encoders[path].entered, default="")
+    if core:
+        trace.core, trace.encoded = core, encoders[core].output
+    trace.core = ".".join(name for name in (part, trace.core) if name)
+    return trace
+
+
+class _Encoder:
+    """A whole model of transformers inside another: when it was entered first, and what left it."""
+
+    def __init__(self, entered: int) -> None:
+        self.entered, self.output = entered, None
+
+
 @contextmanager
-def _hooks(module: nn.Module, norms: Mapping[str, nn.Module], trace: Trace) -> Iterator[None]:
-    handles = []
+def _hooks(module: nn.Module, norms: Mapping[str, nn.Module], trace: Trace, encoders: dict[str, Any]) -> Iterator[None]:
+    handles: list[Any] = []
     by_id = {id(norm): path for path, norm in norms.items()}
 
-    def before_norm(norm: nn.Module, args: tuple[Any, ...]) -> None:
-        x = args[0]
-        trace.look(x)
-        call = NormCall(trace.clock, tuple(x.shape), trace.layout(tuple(x.shape)), False)
+    def before_any(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Tensor):
+                trace.look(value)
+
+    def after_norm(norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        x = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        shape = tuple(x.shape)
+        call = NormCall(trace.clock, shape, trace.layout(shape), x, output)
         trace.calls.setdefault(by_id[id(norm)], []).append(call)
-        trace.inputs.append((call, x))
 
     def after_any(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         trace.look(output[0] if isinstance(output, tuple | list) and output else output)
@@ -112,9 +143,22 @@ def _hooks(module: nn.Module, norms: Mapping[str, nn.Module], trace: Trace) -> I
         trace.look(leaf)
         return leaf
 
-    for child in module.modules():
+    def watch_encoder(path: str, encoder: nn.Module) -> None:
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            encoders.setdefault(path, _Encoder(trace.clock))
+
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            encoders[path].output = main_output(output)
+
+        handles.append(encoder.register_forward_pre_hook(enter, with_kwargs=True))
+        handles.append(encoder.register_forward_hook(leave))
+
+    for path, child in module.named_modules():
+        if path and is_transformers(module) and is_transformers(child):
+            watch_encoder(path, child)
+        handles.append(child.register_forward_pre_hook(before_any, with_kwargs=True))
         if id(child) in by_id:
-            handles.append(child.register_forward_pre_hook(before_norm))
+            handles.append(child.register_forward_hook(after_norm, with_kwargs=True))
         if isinstance(child, nn.Embedding):
             handles.append(child.register_forward_hook(after_embedding))
         else:
@@ -141,74 +185,32 @@ def _as_leaves(inputs: Any, trace: Trace) -> Any:
     return leaf
 
 
-def _ask_autograd(trace: Trace) -> None:
-    """Marks the calls in which [CLS] depends on none of the other tokens."""
-    leaves = [leaf for leaf, _ in trace.leaves]
-    for call, x in trace.inputs:
-        if call.token_dim is None or x.shape[call.token_dim] <= trace.num_cls:
-            continue
-        cls = x.narrow(call.token_dim, 0, trace.num_cls)
-        spread = _spread(x.detach(), call.token_dim)[: trace.num_cls]
-        if bool((spread > 1e-3).any()):
-            continue
-        if not x.requires_grad:
-            call.degenerate = bool((spread == 0).all())
-            continue
-        total = (cls * torch.randn_like(cls)).sum()
-        grads = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
-        call.degenerate = not any(
-            grad is not None and bool(_others(grad, dim, trace.num_cls).any())
-            for grad, (_, dim) in zip(grads, trace.leaves, strict=True)
-        )
+# ---- [CLS] that is learnt -----------------------------------------------------------------------------------------------
 
 
-def _others(grad: Tensor, token_dim: int | None, num_cls: int) -> Tensor:
-    """The part of a leaf's gradient that does not belong to [CLS]."""
-    if token_dim is None or grad.dim() != 3 or grad.shape[token_dim] <= num_cls:
-        return grad
-    return grad.narrow(token_dim, num_cls, grad.shape[token_dim] - num_cls)
+def _cls_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in module.named_parameters() if name.rpartition(".")[2] in CLS_PARAMETERS}
 
 
-def trial_of_example(model: nn.Module, example: Any) -> Trial:
-    """A trial of the whole model with the user's example."""
-    if isinstance(example, list) and example and isinstance(example[0], Tensor):
-        example = example[0]
-    if isinstance(example, str) or (isinstance(example, list) and example and isinstance(example[0], str)):
-        example = feed._tokenised(model, [example] if isinstance(example, str) else example)
-    tensor = _first_tensor(example)
-    if tensor is None:
+@contextmanager
+def _gradients(parameters: Any) -> Iterator[None]:
+    """Asks for the gradients of parameters that may be frozen, for the time being."""
+    before = [(p, p.requires_grad) for p in parameters]
+    for p, _ in before:
+        p.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for p, wanted in before:
+            p.requires_grad_(wanted)
+
+
+def _require_learnt_cls(trace: Trace, name: str) -> None:
+    """Refuses a model whose constant first token is a register: it is [CLS] only if it starts from a parameter of that name."""
+    found = [p for p in _cls_parameters(trace.model).values() if trace.dependence.depends(trace.start, [p])]
+    if not found:
         raise SepNormError(
-            f"example is a batch as the model takes it, found {type(example).__name__} without a tensor."
+            f"{name} has no [CLS] token that sepnorm knows: its first token is the same for every sample, but starts from no "
+            f"parameter called {' or '.join(sorted(CLS_PARAMETERS))}. It is a register, a prompt, or one of several."
         )
-    layout = next((m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer)), None)
-    token_dim = None
-    samples = tensor.shape[0]
-    if tensor.dim() == 3 and tensor.is_floating_point() and layout is not None and not layout.self_attn.batch_first:
-        token_dim, samples = 0, tensor.shape[1]
-    batch = tensor if token_dim is None else tensor.transpose(0, 1)
-    if samples < 2 or bool((batch == batch[:1]).all()):
-        raise SepNormError(
-            f"example needs at least two different samples to tell [CLS] from other tokens, found {samples}"
-            + (" equal ones." if samples > 1 else ".")
-        )
-    core = getattr(model, "base_model_prefix", "") if hasattr(model, "config") else ""
-    core = core if core and hasattr(model, core) else ""
-    return Trial("", model, _noisy(example), samples=samples, token_dim=token_dim, core=core)
-
-
-def _noisy(example: Any) -> Any:
-    """Images with a little noise: the first patch of many a data set is the same black in every sample."""
-    if isinstance(example, Mapping):
-        return {key: _noisy(value) for key, value in example.items()}
-    if isinstance(example, tuple):
-        return tuple(_noisy(value) for value in example)
-    if isinstance(example, Tensor) and example.is_floating_point() and example.dim() >= 4:
-        return example + torch.randn_like(example) * example.std().clamp(min=0.1)
-    return example
-
-
-def _first_tensor(value: Any) -> Tensor | None:
-    if isinstance(value, Tensor):
-        return value
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
-    return next((found for found in map(_first_tensor, items) if found is not None), None)
+    trace.cls_vectors = max(p.shape[-2] if p.dim() > 1 else 1 for p in found)

@@ -19,8 +19,8 @@ from sepnorm.layer import TokenNorm
 from sepnorm.layer.kinds import short_name
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.calibration import Moments, part_rows, parts_of
-from sepnorm.surgery.conversion import spec_of
 from sepnorm.surgery.padding import PaddingContext
+from sepnorm.surgery.replacement import spec_of
 from sepnorm.surgery.sites import Site, find_sites
 
 _RANKED = 2048  # vectors that an effective rank is computed from

@@ -37,11 +37,12 @@ def call(model: nn.Module, batch: Batch) -> Any:
     """The same for batches of our own making: what the model raises is left as it is."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if isinstance(batch, str) or (isinstance(batch, list | tuple) and batch and isinstance(batch[0], str)):
-        batch = (_tokenised(model, [batch] if isinstance(batch, str) else list(batch)),)
+        batch = (tokenised(model, [batch] if isinstance(batch, str) else list(batch)),)
     elif isinstance(batch, list):
         if not batch:
             raise SepNormError("an empty list is no batch: give a tensor, a tuple, or a mapping of arguments.")
         batch = batch[0]
+    batch = as_tensors(batch, model)
     if isinstance(batch, Tensor):
         batch = (batch,)
     if isinstance(batch, Mapping) and _takes_features(model):
@@ -51,8 +52,8 @@ def call(model: nn.Module, batch: Batch) -> Any:
 
 
 def batches(data: Iterable[Batch] | Batch) -> Iterator[Batch]:
-    """The batches of ``data``: an iterable of batches, or one batch given by itself as a tensor or a mapping."""
-    if isinstance(data, Tensor | Mapping):
+    """The batches of ``data``: an iterable of batches, or one batch given by itself as a tensor, an array or a mapping."""
+    if isinstance(data, Tensor | Mapping) or _is_array(data):
         yield data
     elif isinstance(data, Iterable) and not isinstance(data, str):
         yield from data
@@ -74,12 +75,61 @@ def quiet(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def as_tensors(batch: Batch, model: nn.Module) -> Batch:
+    """A batch with tensors in the place of NumPy arrays, and of lists of numbers in a mapping or a tuple.
+
+    Numbers with a fraction take the dtype of the model, since NumPy's are in double precision.
+    """
+    if isinstance(batch, Tensor):
+        return batch
+    if _is_array(batch):
+        return _tensor(batch, model, "the batch")
+    if isinstance(batch, Mapping):
+        return {
+            key: _tensor(value, model, key) if _is_array(value) or isinstance(value, list) else value
+            for key, value in batch.items()
+        }
+    if isinstance(batch, tuple):
+        return tuple(
+            _tensor(value, model, f"item {i}") if _is_array(value) or isinstance(value, list) else value
+            for i, value in enumerate(batch)
+        )
+    return batch
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array__") and not isinstance(value, Tensor) and hasattr(value, "shape")
+
+
+def _tensor(value: Any, model: nn.Module, name: str) -> Any:
+    if isinstance(value, list) and (not value or not _is_numbers(value)):
+        return value  # sentences, images or whatever else the model takes
+    try:
+        found = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SepNormError(
+            f"{name} of the batch cannot be made a tensor: {one_line(error)}. Rows of one batch are of one length; pad them, for "
+            "instance by tokenizer(sentences, padding=True, return_tensors='pt')."
+        ) from error
+    if not found.is_floating_point():
+        return found
+    return found.to(next((p.dtype for p in model.parameters() if p.is_floating_point()), found.dtype))
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether a list holds numbers, however deep."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, int | float)
+
+
 def _takes_features(model: nn.Module) -> bool:
     """Whether ``forward`` takes one dictionary of features, as that of ``SentenceTransformer`` does."""
     return "input" in inspect.signature(model.forward).parameters and hasattr(model, "encode")
 
 
-def _tokenised(model: nn.Module, sentences: list[str]) -> Any:
+def tokenised(model: nn.Module, sentences: list[str]) -> Any:
+    """Sentences as the model's own tokeniser gives them."""
     for name in ("preprocess", "tokenize"):
         if callable(getattr(model, name, None)):
             return getattr(model, name)(sentences)

@@ -21,8 +21,8 @@ from sepnorm.files import write_whole, writing
 from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
 from sepnorm.layer.kinds import KINDS, build_norm, kind_of
 from sepnorm.surgery.architectures import build_architecture, library_of, write_architecture
-from sepnorm.surgery.conversion import replace_modules, settle, spec_of
 from sepnorm.surgery.opening.settings import named, read_named, regular
+from sepnorm.surgery.replacement import replace_modules, settle, spec_of
 from sepnorm.surgery.sites import norm_kind, norm_width
 
 FORMAT = 1

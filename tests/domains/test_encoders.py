@@ -97,7 +97,7 @@ def test_texts_are_encoded_as_the_library_does(folders, name):
 
 def test_a_head_is_left_aside(folders, tmp_path):
     model = T.BertForMaskedLM(T.BertConfig(**BERT)).eval()
-    sepnorm.convert(model, "ln+ln")
+    sepnorm.convert(model, "ln+ln", sites="all")
     sepnorm.save(model, tmp_path)
     tokenizer().save_pretrained(tmp_path)
     encoder = open_encoder(str(tmp_path))
@@ -151,7 +151,7 @@ def test_a_masked_autoencoder_has_no_mask_while_evaluating(folders, tmp_path, co
     folder = folders / "mae"
     if converted:  # then with its decoder
         model = T.ViTMAEForPreTraining.from_pretrained(folder)
-        sepnorm.convert(model, "ln+ln")
+        sepnorm.convert(model, "ln+ln", sites="all")
         folder = sepnorm.save(model, tmp_path / "model")
     encoder = open_encoder(str(folder))
     batch = encoder.prepare(noise(2))
@@ -308,7 +308,7 @@ def test_damaged_folders_are_refused(copied):
 
 def test_damaged_settings_of_images_are_refused(folders, tmp_path):
     model = T.ViTModel.from_pretrained(folders / "vit")
-    sepnorm.convert(model, "ln+ln")
+    sepnorm.convert(model, "ln+ln", sites="all")
     sepnorm.save(model, tmp_path)
     (tmp_path / SETTINGS).write_text('{"image_mean": [')
     with pytest.raises(SepNormError, match=r"preprocessor_config.json is damaged: Expecting value"):
@@ -343,7 +343,7 @@ def test_a_model_without_a_tokeniser_is_refused(folders, copied, tmp_path):
     with pytest.raises(SepNormError, match=r"copy has no tokeniser: put one beside the model, by tokenizer.save_pretr"):
         open_encoder(str(folder))
     model = bert()
-    sepnorm.convert(model, "bn+ln", calibrate=[tokenizer()(SENTENCES, padding=True, return_tensors="pt")])
+    sepnorm.convert(model, "bn+ln", calibrate=[tokenizer()(SENTENCES, padding=True, return_tensors="pt")], sites="all")
     sepnorm.save(model, tmp_path / "saved")
     with pytest.raises(SepNormError, match=r"saved has no tokeniser"):
         open_encoder(str(tmp_path / "saved"))

@@ -95,7 +95,7 @@ def _without_warnings() -> Iterator[None]:
 
 def converted() -> torch.nn.Module:
     model = bert()
-    sepnorm.convert(model, "bn+bn")
+    sepnorm.convert(model, "bn+bn", sites="all")
     return model
 
 

@@ -323,11 +323,11 @@ def make_bases(folder: Path) -> dict[str, np.ndarray]:
     # what sepnorm.save wrote
     few = SentenceTransformer(modules=[Transformer(str(folder / "words")), Pooling(16, "cls")], device="cpu").eval()
     for name, each in (("saved_sentences", few), ("saved_dense", sentences)):
-        sepnorm.convert(each, "bn+ln", example=TEXTS)
+        sepnorm.convert(each, "bn+ln", example=TEXTS, sites="all")
         with torch.no_grad():
             expected[name] = each(dict(each.preprocess(TEXTS)))["token_embeddings"][:, 0]
         sepnorm.save(each, folder / name)
-    sepnorm.convert(model, "bn+ln")
+    sepnorm.convert(model, "bn+ln", sites="all")
     expected["saved"] = first(model, **batch)
     sepnorm.save(model, folder / "saved")
     tokenizer.save_pretrained(folder / "saved")
@@ -342,7 +342,7 @@ def make_bases(folder: Path) -> dict[str, np.ndarray]:
     vit.save_pretrained(folder / "vit")
     write(folder / "vit/preprocessor_config.json", {"image_mean": [0.5] * 3, "image_std": [0.5] * 3})
     expected["vit"] = first(vit, pixel_values=_pixels(3, 8, 8))
-    sepnorm.convert(vit, "bn+ln")
+    sepnorm.convert(vit, "bn+ln", sites="all")
     expected["saved_vit"] = first(vit, pixel_values=_pixels(3, 8, 8))
     sepnorm.save(vit, folder / "saved_vit")
     shutil.copy(folder / "vit/preprocessor_config.json", folder / "saved_vit")
@@ -1377,7 +1377,7 @@ class TimmGround(Ground):
         tensors = {f"timm_model.{key}": tensor for key, tensor in small.state_dict().items() if "head." not in key}
         save_file(tensors, folder / "wrapper/model.safetensors", metadata={"format": "pt"})
         whole = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=5).eval()
-        sepnorm.convert(whole, "bn+ln")
+        sepnorm.convert(whole, "bn+ln", sites="all")
         sepnorm.save(whole, folder / "saved")
         with torch.no_grad():
             found = {

@@ -85,7 +85,7 @@ def test_the_layer_where_it_begins_is_named_and_a_command_given():
 def test_a_converted_model_is_told_of_its_statistics_and_not_to_convert_again():
     model = bert()
     data = [sentences(32)]
-    sepnorm.convert(model, "bn+ln", calibrate=data)
+    sepnorm.convert(model, "bn+ln", calibrate=data, sites="all")
     final = model.get_submodule("encoder.layer.1.output.LayerNorm")
     final.cls_norm.running_mean += 5
     verdict = judge(summary(cloud("cone")), target="m", data="d", layers=sepnorm.inspect(model, data))

@@ -44,7 +44,7 @@ def test_calibrate_gives_the_statistics_of_the_data(spec):
 
 def test_calibrate_leaves_weights_and_modes_alone_and_skips_padding():
     model = bert(trained=False)
-    sepnorm.convert(model, "bn+bn")
+    sepnorm.convert(model, "bn+bn", sites="all")
     model.train()
     weights = {name: p.clone() for name, p in model.named_parameters()}
     data = [sentences(12) for _ in range(3)]
@@ -90,7 +90,7 @@ def test_a_failing_batch_changes_nothing():
 @pytest.mark.parametrize("norm", ["bn+ln", "bn+bn", "bn", "ln+bn"])
 def test_freeze_equals_evaluation_and_trains_on(norm):
     model = bert()
-    sepnorm.convert(model, norm, calibrate=[sentences(16)])
+    sepnorm.convert(model, norm, calibrate=[sentences(16)], sites="all")
     batch = sentences()
     before = embeddings(model, batch)
     assert sepnorm.freeze(model) is model

@@ -18,7 +18,7 @@ FINAL = "encoder.layer.1.output.LayerNorm"
 
 
 def test_report_shows_every_norm_with_its_reason():
-    report = sepnorm.convert(bert(trained=False), "bn+ln")
+    report = sepnorm.convert(bert(trained=False), "bn+ln", sites="all")
     assert repr(report) == "<ConversionReport BertModel to bn+ln: 4 of 5 norms, +128 parameters>"
     lines = str(report).splitlines()
     assert len(lines) == 2 + 5
@@ -71,14 +71,14 @@ def test_bad_input_is_refused_and_the_model_untouched(options, message):
 
 def test_converting_twice_is_refused():
     model = bert(trained=False)
-    sepnorm.convert(model)
+    sepnorm.convert(model, sites="all")
     with pytest.raises(SepNormError, match=r"converted already.*revert"):
-        sepnorm.convert(model, "bn+bn")
+        sepnorm.convert(model, "bn+bn", sites="all")
 
 
 def test_wrapped_models_are_refused():
     with pytest.raises(SepNormError, match=r"before it is wrapped"):
-        sepnorm.convert(nn.DataParallel(bert(trained=False)))
+        sepnorm.convert(nn.DataParallel(bert(trained=False)), sites="all")
 
 
 def test_reverting_what_was_never_converted_is_refused():
@@ -88,12 +88,12 @@ def test_reverting_what_was_never_converted_is_refused():
 
 def test_trained_weights_without_calibration_give_a_warning():
     with pytest.warns(SepNormWarning, match=r"Pass calibrate="):
-        sepnorm.convert(bert(), "bn+ln")
+        sepnorm.convert(bert(), "bn+ln", sites="all")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sepnorm.convert(bert(trained=False), "bn+ln")
-        sepnorm.convert(bert(), "ln+ln")
-        sepnorm.convert(bert(), "bn+ln", calibrate=[sentences()])
+        sepnorm.convert(bert(trained=False), "bn+ln", sites="all")
+        sepnorm.convert(bert(), "ln+ln", sites="all")
+        sepnorm.convert(bert(), "bn+ln", calibrate=[sentences()], sites="all")
 
 
 def test_what_the_old_norm_had_is_kept():
@@ -118,9 +118,9 @@ def test_shared_norms():
     model = bert(trained=False)
     batch = sentences()
     before = embeddings(model, batch)
-    assert sepnorm.convert(model, "ln").converted == []
+    assert sepnorm.convert(model, "ln", sites="all").converted == []
     assert torch.equal(embeddings(model, batch), before)
-    report = sepnorm.convert(model, "bn")
+    report = sepnorm.convert(model, "bn", sites="all")
     assert {site.after for site in report.converted} == {"bn"}
     assert report.parameters_added == 0
     model.train()(**batch)
@@ -130,7 +130,7 @@ def test_shared_norms():
 
 def test_rms_in_either_place():
     model = bert(trained=False)
-    report = sepnorm.convert(model, "bn+rms")
+    report = sepnorm.convert(model, "bn+rms", sites="all")
     assert {site.after for site in report.converted} == {"bn+rms"}
     assert isinstance(model.get_submodule(FINAL).token_norm, nn.RMSNorm)
 
@@ -141,7 +141,7 @@ def test_the_random_state_and_the_mode_are_not_disturbed():
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    sepnorm.convert(model, "bn+ln")
+    sepnorm.convert(model, "bn+ln", sites="all")
     assert torch.equal(torch.rand(1), expected)
     assert model.training
     assert not model.pooler.training
@@ -194,10 +194,10 @@ def test_revert_folds_what_was_trained_and_says_what_is_lost():
 
 def test_revert_says_bit_for_bit_only_where_nothing_was_trained():
     model = bert()
-    sepnorm.convert(model, "bn+bn", calibrate=[sentences()])
+    sepnorm.convert(model, "bn+bn", calibrate=[sentences()], sites="all")
     sepnorm.freeze(model)
     assert all(site.reason == "as it was, bit for bit" for site in sepnorm.revert(model).sites)
-    sepnorm.convert(model, "bn+ln", calibrate=[sentences()])
+    sepnorm.convert(model, "bn+ln", calibrate=[sentences()], sites="all")
     model.train()(**sentences())
     sepnorm.freeze(model)
     assert not any("bit for bit" in site.reason for site in sepnorm.revert(model).sites)
@@ -210,7 +210,7 @@ def test_a_copy_of_a_converted_model_works_and_can_be_reverted(copier):
     model = bert()
     batch = sentences()
     before = embeddings(model, batch)
-    sepnorm.convert(model, "bn+bn", calibrate=[sentences()])
+    sepnorm.convert(model, "bn+bn", calibrate=[sentences()], sites="all")
     twin = copier(model)
     assert torch.equal(embeddings(twin, batch), embeddings(model, batch))
     model.train()(**sentences())
@@ -223,7 +223,7 @@ def test_a_copy_of_a_converted_model_works_and_can_be_reverted(copier):
 
 def test_revert_after_a_move_to_another_dtype():
     model = bert()
-    sepnorm.convert(model, "bn+bn", calibrate=[sentences()])
+    sepnorm.convert(model, "bn+bn", calibrate=[sentences()], sites="all")
     model.double()
     sepnorm.revert(model)
     assert {p.dtype for p in model.parameters()} == {torch.float64}
@@ -232,7 +232,7 @@ def test_revert_after_a_move_to_another_dtype():
 
 def test_inputs_that_hide_padding_are_refused_where_it_matters():
     model = bert(trained=False)
-    sepnorm.convert(model, "bn+bn")
+    sepnorm.convert(model, "bn+bn", sites="all")
     batch = sentences()
     mask = batch["attention_mask"][:, None, None, :].expand(-1, 1, 9, -1).bool()
     with pytest.raises(SepNormError, match=r"attention_mask as \(batch, tokens\)"):
@@ -252,7 +252,9 @@ def test_a_norm_used_in_two_places_is_replaced_in_both():
             return self.encoder(x)
 
     model = Tied()
-    sepnorm.convert(model, "bn+ln")
+    example = torch.randn(3, 4, 16)
+    example[:, 0] = 1
+    sepnorm.convert(model, "bn+ln", sites="all", example=example)
     assert model.encoder.layers[0].norm2 is model.encoder.layers[1].norm2
     assert isinstance(model.encoder.layers[0].norm2, SepNorm)
     model(torch.randn(3, 4, 16))
@@ -279,12 +281,12 @@ def test_tokens_first_layout_by_example():
     model = TokensFirst()
     sites = {site.path: site for site in find_sites(model, ids)}
     assert sites["first"].degenerate
-    sepnorm.convert(model, "bn+ln", example=ids)
+    sepnorm.convert(model, "bn+ln", example=ids, sites="all")
     assert model.second.token_dim == 0
     model(ids)
     assert model.second.cls_norm.num_batches_tracked == 1
     with pytest.raises(SepNormError, match=r"cannot be told apart"):
-        sepnorm.convert(TokensFirst(), example=ids[:, :3])
+        sepnorm.convert(TokensFirst(), example=ids[:, :3], sites="all")
 
 
 def test_black_corners_are_not_taken_for_cls():
@@ -304,4 +306,4 @@ def test_black_corners_are_not_taken_for_cls():
     images = torch.rand(4, 1, 8, 8)
     images[:, :, :2, :2] = 0
     with pytest.raises(SepNormError, match=r"no .CLS. that could be found"):
-        sepnorm.convert(MeanPooled(), example=images)
+        sepnorm.convert(MeanPooled(), example=images, sites="all")

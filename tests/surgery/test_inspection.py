@@ -42,7 +42,7 @@ def test_figures_equal_a_direct_computation():
 def test_degenerate_sites_and_discrepancy_of_statistics():
     model = bert()
     data = [sentences(32)]
-    sepnorm.convert(model, "bn+ln", calibrate=data)
+    sepnorm.convert(model, "bn+ln", calibrate=data, sites="all")
     twin = copy.deepcopy(model)
     inspection = sepnorm.inspect(model, data)
     sites = {site.path: site for site in inspection.sites}

@@ -51,7 +51,7 @@ def by_calibrate(model: nn.Module, data: Any) -> None:
 
 
 def by_convert(model: nn.Module, data: Any) -> None:
-    sepnorm.convert(model, "bn+bn", calibrate=data)
+    sepnorm.convert(model, "bn+bn", calibrate=data, sites="all")
 
 
 CALLS = {"calibrate": by_calibrate, "convert": by_convert}
@@ -61,7 +61,7 @@ calls = pytest.mark.parametrize("call", CALLS)
 def model_for(call: str) -> nn.Module:
     model = bert()
     if call == "calibrate":
-        sepnorm.convert(model, "bn+bn", calibrate=embedded(broken=None))
+        sepnorm.convert(model, "bn+bn", calibrate=embedded(broken=None), sites="all")
     return model
 
 
@@ -188,7 +188,7 @@ def test_converting_on_a_channel_too_large_to_square_is_finite_or_refused(norm, 
     model = nn.TransformerEncoder(layer, 2, norm=final, enable_nested_tensor=False).eval()
     batches = [large(dtype, size, SPREADS[spread], 8, 5, 16) for _ in range(3)]
     finite_or_refused(
-        model, lambda: sepnorm.convert(model, norm, calibrate=batches), torch.randn(4, 5, 16, dtype=dtype)
+        model, lambda: sepnorm.convert(model, norm, calibrate=batches, sites="all"), torch.randn(4, 5, 16, dtype=dtype)
     )
 
 
@@ -214,7 +214,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], path: str
 @pytest.mark.parametrize("norm", ["bn+bn", "ln+bn", "bn"])
 def test_a_model_trains_the_same_whatever_is_in_padding(norm, poison, path):
     model = bert(trained=False, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    sepnorm.convert(model, norm)
+    sepnorm.convert(model, norm, sites="all")
     batch = sentences()
     mask = batch["attention_mask"] == 0
 

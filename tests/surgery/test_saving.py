@@ -16,7 +16,7 @@ from sepnorm.surgery.saving import DESCRIPTION, WEIGHTS
 @pytest.fixture
 def saved(tmp_path):
     model = bert()
-    sepnorm.convert(model, "bn+bn", calibrate=[sentences()])
+    sepnorm.convert(model, "bn+bn", calibrate=[sentences()], sites="all")
     return model, sepnorm.save(model, tmp_path / "model")
 
 
@@ -47,7 +47,7 @@ def test_a_loaded_model_can_be_reverted_and_remembers_training(saved, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_dtypes_come_back(dtype, tmp_path):
     model = bert().to(dtype)
-    sepnorm.convert(model, "bn+ln", calibrate=[sentences()])
+    sepnorm.convert(model, "bn+ln", calibrate=[sentences()], sites="all")
     sepnorm.save(model, tmp_path)
     loaded = sepnorm.load(tmp_path)
     assert {k: v.dtype for k, v in loaded.state_dict().items()} == {k: v.dtype for k, v in model.state_dict().items()}
@@ -60,7 +60,7 @@ def test_tied_weights_stay_tied(tmp_path):
     from models import BERT
 
     model = T.BertForMaskedLM(T.BertConfig(**BERT)).eval()
-    sepnorm.convert(model, "bn+ln")
+    sepnorm.convert(model, "bn+ln", sites="all")
     sepnorm.save(model, tmp_path)
     loaded = sepnorm.load(tmp_path)
     assert loaded.cls.predictions.decoder.weight is loaded.bert.embeddings.word_embeddings.weight

@@ -149,7 +149,7 @@ def test_every_parameter_learns():
 
 
 def test_the_norms_before_the_first_attention_are_degenerate_and_the_others_convert():
-    report = sepnorm.convert(model(layers=2), "bn+ln")
+    report = sepnorm.convert(model(layers=2), "bn+ln", sites="all")
     assert [site.path for site in report.kept] == ["emb_layer_norm", "layers.0.attention_norm"]
     assert all("degenerate" in site.reason for site in report.kept)
     assert [site.path for site in report.converted] == [
@@ -175,7 +175,7 @@ def test_a_graphormer_inside_another_module_is_found():
 def test_padding_stays_out_of_statistics_over_tokens():
     graphs, _ = featurise(["CCO", "c1ccccc1O", "CCCCCCCCCC"])
     narrow = model(layers=2, attention_probs_dropout_prob=0.0, activation_dropout_prob=0.0)
-    sepnorm.convert(narrow, "bn+bn")
+    sepnorm.convert(narrow, "bn+bn", sites="all")
     narrow.double()  # products of other sizes round otherwise
     wide = copy.deepcopy(narrow)
     batch = collate(graphs)
@@ -224,7 +224,7 @@ def test_separate_norms_of_the_old_kind_change_no_output():
     net = model(layers=2)
     graphs, _ = featurise(SMILES)
     before = vectors(net, graphs)
-    sepnorm.convert(net, "ln+ln")
+    sepnorm.convert(net, "ln+ln", sites="all")
     assert torch.equal(vectors(net, graphs), before)
 
 
@@ -247,7 +247,7 @@ def test_save_pretrained_and_from_pretrained_give_the_model_back(tmp_path):
 def test_sepnorm_save_and_load_give_the_model_back(norm, tmp_path):
     net = model(layers=2)
     graphs, _ = featurise(SMILES)
-    sepnorm.convert(net, norm, calibrate=[collate(graphs)])
+    sepnorm.convert(net, norm, calibrate=[collate(graphs)], sites="all")
     sepnorm.save(net, tmp_path)
     loaded = sepnorm.load(tmp_path)
     assert type(loaded) is GraphormerModel

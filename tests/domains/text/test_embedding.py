@@ -39,7 +39,7 @@ def encoder(request, folder, tmp_path) -> Encoder:
         sentence_transformers.SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path))
         return open_encoder(str(tmp_path))
     found = open_encoder(folder)
-    sepnorm.convert(found.model, request.param, calibrate=[found.prepare(SENTENCES)])
+    sepnorm.convert(found.model, request.param, calibrate=[found.prepare(SENTENCES)], sites="all")
     return found
 
 

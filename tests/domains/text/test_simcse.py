@@ -92,7 +92,7 @@ def test_dropout_makes_the_views_differ_and_is_drawn_from_the_seed():
 def test_padding_changes_nothing(norm):
     encoder = calm()
     if norm != "ln":
-        sepnorm.convert(encoder, norm)
+        sepnorm.convert(encoder, norm, sites="all")
     model = SimCSE(encoder, CONFIG.changed({"uniformity_weight": 0.5, "uniformity_on": "both"})).train()
     batch = views()
     wide = {key: F.pad(batch[key], (0, 5)) for key in ("input_ids", "attention_mask")}

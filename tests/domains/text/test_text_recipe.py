@@ -222,7 +222,7 @@ def test_bad_input_is_one_sentence(config, tmp_path, monkeypatch, changes, said)
         without_cls(tmp_path / "BARE")
     if changes.get("model") == "CONVERTED":
         model = bert()
-        sepnorm.convert(model, "ln+ln")
+        sepnorm.convert(model, "ln+ln", sites="all")
         sepnorm.save(model, "CONVERTED")
     with pytest.raises(SepNormError, match=said) as caught:
         TextRecipe(config.changed(changes))

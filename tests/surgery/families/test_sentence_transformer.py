@@ -35,7 +35,7 @@ def model():
 
 def test_convert_save_load_revert(model, tmp_path, capfd):
     before = model.encode(SENTENCES)
-    report = sepnorm.convert(model, "bn+ln", calibrate=[SENTENCES[:4], SENTENCES[4:]])
+    report = sepnorm.convert(model, "bn+ln", calibrate=[SENTENCES[:4], SENTENCES[4:]], sites="all")
     assert len(report.converted) == 12
     assert [site.path for site in report.kept if "degenerate" in site.reason] == ["0.model.embeddings.LayerNorm"]
     converted = model.encode(SENTENCES)
@@ -52,14 +52,14 @@ def test_convert_save_load_revert(model, tmp_path, capfd):
 
 
 def test_the_librarys_own_loader_does_not_take_a_converted_folder_for_its_own(model, tmp_path):
-    sepnorm.convert(model, "bn+ln", calibrate=[SENTENCES])
+    sepnorm.convert(model, "bn+ln", calibrate=[SENTENCES], sites="all")
     sepnorm.save(model, tmp_path / "model")
     with pytest.raises(Exception, match=r"safetensors|pytorch_model|model"):
         sentence_transformers.SentenceTransformer(str(tmp_path / "model"), local_files_only=True)
 
 
 def test_a_sentence_has_one_embedding_whatever_its_batch(model):
-    sepnorm.convert(model, "bn+bn", calibrate=[SENTENCES])
+    sepnorm.convert(model, "bn+bn", calibrate=[SENTENCES], sites="all")
     together = model.encode(SENTENCES, batch_size=8)
     alone = np.stack([model.encode([sentence])[0] for sentence in SENTENCES])
     np.testing.assert_allclose(together, alone, atol=1e-5)
@@ -67,6 +67,6 @@ def test_a_sentence_has_one_embedding_whatever_its_batch(model):
 
 def test_one_sentence_is_no_calibration_data(model):
     with pytest.raises(sepnorm.SepNormError, match="at least two samples, but the data gave 1"):
-        sepnorm.convert(model, "bn+ln", calibrate=[[SENTENCES[0]]])
+        sepnorm.convert(model, "bn+ln", calibrate=[[SENTENCES[0]]], sites="all")
     assert not any(isinstance(module, sepnorm.SepNorm) for module in model.modules())
     assert torch.is_tensor(model.encode("fine", convert_to_tensor=True))

@@ -122,7 +122,7 @@ def randomised(name: str):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_sites(name):
     model = FAMILIES[name]()
-    report = sepnorm.convert(model, "bn+ln")
+    report = sepnorm.convert(model, "bn+ln", sites="all")
     converted = [site.path for site in report.converted]
     count, last = EXPECTED[name]
     assert len(converted) == count, str(report)
@@ -139,7 +139,7 @@ def test_sites(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_trains_a_step_and_evaluates_through_the_new_norms(name, norm):
     model = FAMILIES[name]().train()
-    report = sepnorm.convert(model, norm)
+    report = sepnorm.convert(model, norm, sites="all")
     layers = [model.get_submodule(site.path) for site in report.converted]
     before = [copy.deepcopy(layer.state_dict()) for layer in layers]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -170,12 +170,12 @@ def test_ln_ln_and_revert_change_no_bit(name):
     with torch.no_grad():
         before = output(model, batch)
         keys = list(model.state_dict())
-        sepnorm.convert(model, "ln+ln")
+        sepnorm.convert(model, "ln+ln", sites="all")
         assert torch.equal(output(model, batch), before)
         sepnorm.revert(model)
         assert torch.equal(output(model, batch), before)
         assert list(model.state_dict()) == keys
-        sepnorm.convert(model, "bn+bn", calibrate=[inputs(model, 8) for _ in range(2)])
+        sepnorm.convert(model, "bn+bn", calibrate=[inputs(model, 8) for _ in range(2)], sites="all")
         assert not torch.equal(output(model, batch), before)
         sepnorm.revert(model)
         assert torch.equal(output(model, batch), before)
@@ -184,7 +184,7 @@ def test_ln_ln_and_revert_change_no_bit(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_save_load_and_freeze(name, tmp_path):
     model = randomised(name)
-    sepnorm.convert(model, "bn+bn", calibrate=[inputs(model, 8) for _ in range(2)])
+    sepnorm.convert(model, "bn+bn", calibrate=[inputs(model, 8) for _ in range(2)], sites="all")
     batch = inputs(model)
     with torch.no_grad():
         before = output(model, batch)
@@ -204,7 +204,7 @@ def test_padding_stays_out_of_token_statistics(name):
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    sepnorm.convert(model, "bn+bn")
+    sepnorm.convert(model, "bn+bn", sites="all")
     model.train()
     for module in model.modules():
         if hasattr(module, "drop_prob"):
@@ -224,7 +224,7 @@ def test_padding_stays_out_of_token_statistics(name):
 def test_gradient_checkpointing_in_a_model(reentrant):
     torch.manual_seed(0)
     model = text("BertModel", "BertConfig", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)()
-    sepnorm.convert(model, "bn+bn")
+    sepnorm.convert(model, "bn+bn", sites="all")
     twin = copy.deepcopy(model)
     batch = inputs(model)
     output(model.train(), batch).square().mean().backward()
@@ -239,7 +239,7 @@ def test_gradient_checkpointing_in_a_model(reentrant):
 
 def test_checkpointing_after_two_forward_passes_with_different_masks_is_refused():
     model = text("BertModel", "BertConfig")()
-    sepnorm.convert(model, "bn+bn")
+    sepnorm.convert(model, "bn+bn", sites="all")
     model.train().gradient_checkpointing_enable({"use_reentrant": False})
     first, second = inputs(model), inputs(model)
     second["attention_mask"][1, 3:] = 0
@@ -250,7 +250,7 @@ def test_checkpointing_after_two_forward_passes_with_different_masks_is_refused(
 
 def test_a_registers_and_cls_group():
     model = FAMILIES["DINOv2 with registers"]()
-    report = sepnorm.convert(model, "bn+ln", num_cls=4)
+    report = sepnorm.convert(model, "bn+ln", num_cls=4, sites="all")
     assert {model.get_submodule(site.path).num_cls for site in report.converted} == {4}
     output(model.train(), inputs(model)).sum().backward()
 
@@ -269,7 +269,7 @@ def test_decoder_norms_can_be_chosen():
 def test_a_converted_model_compiles(norm):
     torch._dynamo.reset()
     model = text("BertModel", "BertConfig")().eval()
-    sepnorm.convert(model, norm, calibrate=[inputs(model, 8)])
+    sepnorm.convert(model, norm, calibrate=[inputs(model, 8)], sites="all")
     batch = inputs(model)
     with torch.no_grad():
         expected = output(model, batch)
@@ -314,20 +314,20 @@ def test_a_converted_model_compiles(norm):
 )
 def test_models_without_cls_are_refused_with_the_reason(build, message):
     with pytest.raises(sepnorm.SepNormError, match=message):
-        sepnorm.convert(build())
+        sepnorm.convert(build(), sites="all")
 
 
 def test_a_causal_decoder_is_refused_by_example_too():
     model = T.GPT2Model(T.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50))
     with pytest.raises(sepnorm.SepNormError, match="causal decoder"):
-        sepnorm.convert(model, example={"input_ids": torch.tensor([[1, 2, 3], [1, 5, 6]])})
+        sepnorm.convert(model, example={"input_ids": torch.tensor([[1, 2, 3], [1, 5, 6]])}, sites="all")
 
 
 def test_another_text_encoder_by_example():
     model = T.LongformerModel(T.LongformerConfig(**TEXT, attention_window=4))
     ids = torch.randint(5, 120, (3, 8))
     ids[:, 0] = 2
-    report = sepnorm.convert(model, example={"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    report = sepnorm.convert(model, example={"input_ids": ids, "attention_mask": torch.ones_like(ids)}, sites="all")
     assert len(report.converted) == 4
 
 
@@ -341,7 +341,7 @@ def test_layer_scale_does_not_pass_for_degenerate():
 @pytest.mark.parametrize("norm", ["bn+ln", "bn+bn", "bn"])
 def test_the_trainer_does_not_decay_the_new_norms(norm, tmp_path):
     model = FAMILIES["ViT"]()  # whose own norms are called layernorm_before, layernorm_after, layernorm
-    sepnorm.convert(model, norm)
+    sepnorm.convert(model, norm, sites="all")
     trainer = T.Trainer(model=model, args=T.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True))
     decayed = trainer.get_decay_parameter_names(model)
     assert decayed

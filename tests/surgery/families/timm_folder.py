@@ -71,7 +71,7 @@ def separate(model: nn.Module) -> dict[str, Any]:
 def used(build: Build) -> nn.Module:
     """A converted model whose running statistics are no longer those that it started with."""
     model = seeded(build)
-    sepnorm.convert(model, "bn+ln")
+    sepnorm.convert(model, "bn+ln", sites="all")
     model.train()(images(model))
     return model.eval()
 
@@ -81,7 +81,7 @@ def used(build: Build) -> nn.Module:
 
 def see_sites(build: Build) -> dict[str, Any]:
     model = seeded(build)
-    report = sepnorm.convert(model, "bn+ln")
+    report = sepnorm.convert(model, "bn+ln", sites="all")
     return {
         "class": type(model).__name__,
         "reasons": {site.path: site.reason for site in report.sites},
@@ -92,7 +92,7 @@ def see_sites(build: Build) -> dict[str, Any]:
 
 def see_step(build: Build) -> dict[str, Any]:
     model = seeded(build)
-    sepnorm.convert(model, "bn+ln")
+    sepnorm.convert(model, "bn+ln", sites="all")
     layers = separate(model)
     before = {path: {k: v.clone() for k, v in layer.state_dict().items()} for path, layer in layers.items()}
     optimizer = torch.optim.SGD(model.train().parameters(), lr=0.1)
@@ -137,7 +137,7 @@ def see_calls(build: Build) -> dict[str, Any]:
 def see_identity(build: Build) -> dict[str, Any]:
     model = seeded(build)
     before, keys = output(model), list(model.state_dict())
-    sepnorm.convert(model, "ln+ln")
+    sepnorm.convert(model, "ln+ln", sites="all")
     sites, converted = len(separate(model)), output(model)
     sepnorm.revert(model)
     return {
@@ -152,7 +152,7 @@ def see_revert(build: Build) -> dict[str, Any]:
     """Reverts a conversion that changed outputs, so that equality has something to undo."""
     model = seeded(build)
     before = output(model)
-    sepnorm.convert(model, "bn+ln")
+    sepnorm.convert(model, "bn+ln", sites="all")
     converted = output(model)
     sepnorm.revert(model)
     return {"changed": not torch.equal(before, converted), "reverted equal": torch.equal(before, output(model))}

@@ -1,0 +1,105 @@
+"""New layers in the place of old norms: how they are built, put in and described, and what a model needs around them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
+from sepnorm.layer.kinds import KINDS, NormSpec, kind_of, short_name
+from sepnorm.surgery.calibration import Matched, match, parts_of
+from sepnorm.surgery.padding import PaddingContext
+from sepnorm.surgery.sites import Site
+
+
+def build_layer(spec: NormSpec, site: Site, num_cls: int, matched: dict[str, Matched]) -> TokenNorm:
+    old = site.module
+    tokens = _take_over(spec.tokens, site, keep=True)
+    layer: TokenNorm
+    if spec.cls is None:
+        layer = SharedNorm(site.dim, lambda dim: tokens, token_dim=site.token_dim)
+    else:
+        cls = _take_over(spec.cls, site, keep=False)
+        layer = SepNorm(site.dim, lambda dim: cls, lambda dim: tokens, num_cls=num_cls, token_dim=site.token_dim)
+    for part, child in parts_of(layer):
+        if part in matched:
+            match(child, matched[part])
+    layer.train(old.training)
+    layer.origin = Origin(old, site.kind)
+    layer.origin.remember(layer)
+    return layer
+
+
+def _take_over(kind: str, site: Site, *, keep: bool) -> nn.Module:
+    """A norm of ``kind`` with what the old one had: the old one itself, a copy of it, or a new one with its values."""
+    old: Any = site.module
+    if kind == site.kind:
+        return old if keep else copy.deepcopy(old)
+    weight, bias = getattr(old, "weight", None), getattr(old, "bias", None)
+    like = weight if weight is not None else next(old.parameters(), torch.empty(0))
+    eps = getattr(old, "eps", None) or getattr(old, "variance_epsilon", None) or 1e-5
+    new: Any = KINDS[kind].build(site.dim, eps=eps, momentum=0.1, affine=True, device=like.device, dtype=like.dtype)
+    with torch.no_grad():
+        if weight is not None:
+            new.weight.copy_(weight)
+            new.weight.requires_grad_(weight.requires_grad)
+        if getattr(new, "bias", None) is not None and bias is not None:
+            new.bias.copy_(bias)
+            new.bias.requires_grad_(bias.requires_grad)
+        elif getattr(new, "bias", None) is not None and weight is not None:
+            new.bias.requires_grad_(weight.requires_grad)
+    return new
+
+
+def replace_modules(model: nn.Module, new: dict[int, Any]) -> None:
+    """Puts new modules in the place of old ones, wherever these are registered."""
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is not None and id(child) in new and new[id(child)] is not parent:
+                parent._modules[name] = new[id(child)]
+
+
+def spec_of(layer: TokenNorm) -> str:
+    """How a layer is written, as ``"bn+ln"``; ``frozen`` stands for a batch norm that was folded."""
+    return "+".join(_child_name(norm) for norm in layer._places() if norm is not None)
+
+
+def settle(model: nn.Module) -> None:
+    """What a model needs around new layers: masks handed on, and torch's fused encoder, which skips them, off."""
+    layers = [m for m in model.modules() if isinstance(m, TokenNorm)]
+    over_tokens = [m for m in layers if isinstance(m._places()[1], nn.BatchNorm1d)]
+    if over_tokens:
+        context = PaddingContext()
+        context.attach(model, list(over_tokens))
+        for layer in over_tokens:
+            layer.padding = context
+    ours = {id(m) for m in layers}
+    for module in model.modules():
+        # The fused path of torch reads a norm's weights directly and never calls it. Both switches are needed.
+        if isinstance(module, nn.TransformerEncoderLayer) and ours & {id(module.norm1), id(module.norm2)}:
+            module._sepnorm_activation = module.activation_relu_or_gelu  # type: ignore[assignment]
+            module.activation_relu_or_gelu = 0
+        if isinstance(module, nn.TransformerEncoder) and any(id(m) in ours for m in module.modules()):
+            module._sepnorm_nested = module.use_nested_tensor  # type: ignore[assignment]
+            module.use_nested_tensor = False
+
+
+def restore_fast_path(model: nn.Module) -> None:
+    """Takes back what ``settle`` switched off."""
+    for module in model.modules():
+        if hasattr(module, "_sepnorm_activation"):
+            module.activation_relu_or_gelu = module._sepnorm_activation
+            del module._sepnorm_activation
+        if hasattr(module, "_sepnorm_nested"):
+            module.use_nested_tensor = module._sepnorm_nested
+            del module._sepnorm_nested
+
+
+def _child_name(norm: nn.Module) -> str:
+    if isinstance(norm, ScaleShift):
+        return "frozen"
+    kind = kind_of(norm)
+    return type(norm).__name__ if kind is None else short_name(kind)

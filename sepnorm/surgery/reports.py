@@ -1,0 +1,60 @@
+"""What a conversion did, norm by norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class SiteReport:
+    """One norm: where it is, what it was, what it is now, and why."""
+
+    path: str
+    before: str
+    after: str
+    reason: str
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is another norm now."""
+        return self.before != self.after
+
+
+@dataclass(eq=False)
+class ConversionReport:
+    """What a conversion did. ``print`` shows every norm of the model; ``converted`` are those that changed.
+
+    ``notes`` are sentences about the model as a whole, such as that its head does not read [CLS].
+    """
+
+    model: str
+    norm: str
+    sites: list[SiteReport] = field(repr=False)
+    parameters_added: int = 0
+    notes: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def converted(self) -> list[SiteReport]:
+        """The norms that changed."""
+        return [site for site in self.sites if site.changed]
+
+    @property
+    def kept(self) -> list[SiteReport]:
+        """The norms that stayed as they were."""
+        return [site for site in self.sites if not site.changed]
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConversionReport {self.model} to {self.norm}: {len(self.converted)} of {len(self.sites)} norms, "
+            f"{self.parameters_added:+,} parameters>"
+        )
+
+    def __str__(self) -> str:
+        rows = [("site", "before", "after", "reason"), *((s.path, s.before, s.after, s.reason) for s in self.sites)]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
+        summary = (
+            f"{self.model} to {self.norm}: {len(self.converted)} of {len(self.sites)} norms changed, "
+            f"{self.parameters_added:+,} parameters"
+        )
+        return "\n".join([summary, *lines, *(f"Note: {note}" for note in self.notes)])
