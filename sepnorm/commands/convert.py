@@ -18,7 +18,7 @@ def convert(
     ],
     out: Annotated[Path, typer.Option(help="Folder for the converted model.")],
     norm: Annotated[str, typer.Option(help="As bn+ln: the norm of [CLS], then that of the tokens.")] = "bn+ln",
-    sites: Annotated[str, typer.Option(help="all, final, or a pattern of paths.")] = "all",
+    sites: Annotated[str, typer.Option(help="final (the last norm), all, or a pattern of paths.")] = "final",
     column: Column = None,
     split: Split = "train",
     max_samples: Annotated[int, typer.Option(help="Samples to calibrate on.")] = 2000,

@@ -7,7 +7,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from sepnorm.errors import MisfitError, SepNormError, one_line
 from sepnorm.layer.kinds import NormSpec
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.conversion import convert
-from sepnorm.surgery.families import is_timm, is_transformers
+from sepnorm.surgery.families import encoder_of, is_timm, is_transformers
 from sepnorm.surgery.opening.models import open_model, open_timm
 from sepnorm.surgery.reports import ConversionReport
 from sepnorm.surgery.saving import load, save
@@ -74,6 +74,7 @@ class Encoder(ABC):
     name: str
     model: Any
     prepare: Any  #: from a list of contents to a batch
+    left_out: list[str] = field(default_factory=list)  #: weights of the folder that are no part of the model
 
     @abstractmethod
     def read(
@@ -145,7 +146,7 @@ class Body(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         inner: Any = next(module for module in model.modules() if is_timm(module) or is_transformers(module))
-        self.inner: Any = copy.deepcopy(inner if is_timm(inner) else inner.base_model)
+        self.inner: Any = copy.deepcopy(inner if is_timm(inner) else encoder_of(inner))
 
 
 @dataclass(eq=False)
@@ -158,8 +159,11 @@ class Exportable:
     dynamic: dict[int, str]  #: names of the dimensions of every input that may have any size
 
 
-def open_encoder(target: str) -> Encoder:
-    """A folder of ``sepnorm.save``, transformers or sentence-transformers, of a finished run, a hub name, or ``timm:NAME``."""
+def open_encoder(target: str, whole: bool = False) -> Encoder:
+    """A folder of ``sepnorm.save``, transformers or sentence-transformers, of a finished run, a hub name, or ``timm:NAME``.
+
+    ``whole``: with the head that a folder of transformers has, rather than the encoder alone.
+    """
     target = _of_run(target)
     folder = Path(target)
     if target.startswith("timm:"):
@@ -173,7 +177,7 @@ def open_encoder(target: str) -> Encoder:
     ):
         raise SepNormError(f"{target} holds no model: it has neither config.json nor modules.json nor sepnorm.json.")
     try:
-        return _wrap(target, load(folder), folder) if (folder / "sepnorm.json").is_file() else _opened(target)
+        return _wrap(target, load(folder), folder) if (folder / "sepnorm.json").is_file() else _opened(target, whole)
     except SepNormError:
         raise
     except (
@@ -185,14 +189,16 @@ def open_encoder(target: str) -> Encoder:
         raise SepNormError(f"{target} cannot be opened as a model: {one_line(error)}.{where}") from error
 
 
-def _opened(target: str) -> Encoder:
+def _opened(target: str, whole: bool) -> Encoder:
     """By transformers or sentence-transformers, from a folder or the hub."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    opened = open_model(target)
-    return _wrap(target, opened.model, opened.source)
+    opened = open_model(target, whole)
+    encoder = _wrap(target, opened.model, opened.source)
+    encoder.left_out = opened.left_out
+    return encoder
 
 
 def _of_run(target: str) -> str:
@@ -229,7 +235,7 @@ def convert_copy(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SepNormError(f"{out} is there already and not empty: name a new folder by --out.")
     NormSpec.parse(norm)  # before anything heavy
-    encoder = open_encoder(target)
+    encoder = open_encoder(target, whole=True)
     done = 0
 
     def batches() -> Iterator[Any]:
@@ -242,6 +248,11 @@ def convert_copy(
 
     with encoder.evaluating(), encoder.working():
         report = convert(encoder.model, norm, sites=sites, calibrate=batches())
+    if encoder.left_out:
+        report.notes.append(
+            f"{len(encoder.left_out)} tensors of {target} are no part of a {type(encoder.model).__name__} and were left out, such "
+            f"as {encoder.left_out[0]}."
+        )
     try:
         save(encoder.model, out)
         if hasattr(encoder.prepare, "save"):

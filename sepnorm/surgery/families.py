@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch import nn
@@ -37,6 +38,15 @@ def is_timm(module: nn.Module) -> bool:
 
 def is_torch_encoder(module: nn.Module) -> bool:
     return isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer)
+
+
+def encoder_of(model: Any) -> Any:
+    """The encoder of a model of transformers that takes the same input; another model as it is.
+
+    ``base_model`` alone will not do: in DINOv3 that is the stack of blocks, without embeddings and without the last norm.
+    """
+    base = model.base_model if is_transformers(model) else model
+    return base if base is model or model.main_input_name in inspect.signature(base.forward).parameters else model
 
 
 def learns_cls(module: Any) -> bool:

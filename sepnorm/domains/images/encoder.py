@@ -17,7 +17,7 @@ from sepnorm.domains.images.data import KNOWN, ImageSet, is_held_whole, load_ima
 from sepnorm.errors import SepNormError
 from sepnorm.files import regular_files
 from sepnorm.surgery import model_call as feed
-from sepnorm.surgery.families import is_timm, is_transformers
+from sepnorm.surgery.families import encoder_of, is_timm, is_transformers
 from sepnorm.surgery.opening.settings import read_named
 
 
@@ -86,8 +86,8 @@ class ImageEncoder(Encoder):
             first = int(getattr(model, "num_prefix_tokens", 1))
         else:
             if _masked(model) and "noise" not in batch:
-                batch = batch | {"noise": in_order(model.base_model, len(batch["pixel_values"]))}
-            hidden = feed.call(model.base_model, batch)["last_hidden_state"]
+                batch = batch | {"noise": in_order(encoder_of(model), len(batch["pixel_values"]))}
+            hidden = feed.call(encoder_of(model), batch)["last_hidden_state"]
             first = 1 + int(getattr(model.config, "num_register_tokens", 0) or 0)
         patches = hidden[:, first:]
         return Encoded(hidden[:, 0], patches, torch.ones(patches.shape[:2], dtype=torch.bool))

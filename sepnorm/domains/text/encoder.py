@@ -13,7 +13,7 @@ from sepnorm.data.records import LeftOut, Record, read_texts
 from sepnorm.domains.encoders import Body, Encoded, Encoder, Exportable
 from sepnorm.errors import SepNormError
 from sepnorm.surgery import model_call as feed
-from sepnorm.surgery.families import is_transformers
+from sepnorm.surgery.families import encoder_of, is_transformers
 from sepnorm.surgery.opening.models import open_tokeniser
 
 _LONGEST = 256  # tokens of a text
@@ -85,7 +85,7 @@ class TextEncoder(Encoder):
         return read_texts(data, column, split, left_out)
 
     def hidden(self, batch: Any) -> Encoded:
-        output = feed.call(self.model.base_model if is_transformers(self.model) else self.model, batch)
+        output = feed.call(encoder_of(self.model), batch)
         hidden = output["token_embeddings"] if "token_embeddings" in output else output["last_hidden_state"]
         mask = batch.get("attention_mask")
         keep = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch import nn
 
 from sepnorm.errors import SepNormError
 from sepnorm.surgery.opening.sentence_settings import KNOWN, class_of
+from sepnorm.surgery.opening.settings import shown
+from sepnorm.surgery.opening.sizes import require_fitting
 from sepnorm.surgery.opening.stage import PATTERNS, stage_sentences, stage_tokeniser, stage_transformers
 from sepnorm.surgery.opening.transformers_settings import own_models
 
@@ -25,18 +27,32 @@ _WEIGHTS: dict[str, Any] = {"use_safetensors": True, "weights_only": True}
 
 @dataclass(eq=False)
 class Opened:
-    """A model with the folder that it came from."""
+    """A model with the folder that it came from, and the names of weights there that are no part of it."""
 
     model: Any
     source: Path
+    left_out: list[str] = field(default_factory=list)
 
 
-def open_model(target: str) -> Opened:
-    """A model of transformers or sentence-transformers, from a folder or the hub."""
+def open_model(target: str, whole: bool = False) -> Opened:
+    """A model of transformers or sentence-transformers, from a folder or the hub.
+
+    Args:
+        whole: with the head that the folder has, as the class that its config names; otherwise the encoder alone.
+    """
     source = Path(target) if Path(target).is_dir() else _fetched(target)
     if (source / "modules.json").exists():
         return _staged(source, _sentence_transformer)
-    return _staged(source, lambda source, stage: _transformer(source, stage, "AutoModel")[0])
+    left_out: list[str] = []
+
+    def build(source: Path, stage: Path) -> Any:
+        model, info = (_whole_transformer if whole else _encoder)(source, stage)
+        left_out.extend(sorted(info["unexpected_keys"]))
+        return model
+
+    opened = _staged(source, build)
+    opened.left_out = left_out if whole else []
+    return opened
 
 
 def open_for_masked_words(target: str) -> tuple[Any, list[str]]:
@@ -45,7 +61,8 @@ def open_for_masked_words(target: str) -> tuple[Any, list[str]]:
     missing: list[str] = []
 
     def build(source: Path, stage: Path) -> Any:
-        model, info = _transformer(source, stage, "AutoModelForMaskedLM")
+        stage_transformers(source, stage)
+        model, info = _loaded(_auto("AutoModelForMaskedLM"), stage)
         missing.extend(sorted(info["missing_keys"]))
         return model
 
@@ -59,11 +76,7 @@ def fresh_transformer(source: Path, name: str, attention: str | None, weights: P
     def build(source: Path, stage: Path) -> Any:
         stage_transformers(source, stage, weights)
         config = transformers.AutoConfig.from_pretrained(stage, **_CLOSED)
-        cls: Any = getattr(transformers, name, None) or getattr(own_models(), name, None)
-        if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-            raise SepNormError(f"{source} names the class {name!r}, which this version of transformers does not have.")
-        if getattr(cls, "config_class", None) is not type(config):
-            raise SepNormError(f"{source} names the class {name!r}, which is not one for its config.json.")
+        cls = _class_named(name, config, source)
         if attention in ("eager", "sdpa"):
             config._attn_implementation = attention
         return cls(config)
@@ -148,20 +161,64 @@ def _point_back(tokenizer: Any, stage: Path, source: Path) -> None:
             setattr(tokenizer, name, str(source / Path(value).relative_to(stage)))
 
 
-def _transformer(source: Path, stage: Path, auto: str) -> tuple[Any, dict[str, Any]]:
+def _encoder(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
+    """The encoder alone, by ``AutoModel``."""
+    stage_transformers(source, stage)
+    found = _loaded(_auto("AutoModel"), stage)
+    _require_all(found[1]["missing_keys"], source)
+    return found
+
+
+def _whole_transformer(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
+    """The class that a config names. Where the weights are those of its encoder alone, the encoder: nothing is dropped then."""
     import transformers
 
-    stage_transformers(source, stage)
-    found: tuple[Any, dict[str, Any]] = getattr(transformers, auto).from_pretrained(
-        stage, **_CLOSED, **_WEIGHTS, output_loading_info=True
-    )
-    missing = sorted(key for key in found[1]["missing_keys"] if not key.startswith("pooler."))  # many have no pooler
-    if missing and auto == "AutoModel":
+    size = stage_transformers(source, stage)
+    config = transformers.AutoConfig.from_pretrained(stage, **_CLOSED)
+    names = getattr(config, "architectures", None) or []
+    if not isinstance(names, list) or not names:
+        return _encoder(source, stage)
+    cls = _class_named(names[0], config, source)
+    require_fitting(lambda: cls(config), size, source / "config.json")
+    found = _loaded(cls, stage)
+    if found[1]["missing_keys"]:
+        encoder = _loaded(_auto("AutoModel"), stage)
+        _require_all(found[1]["missing_keys"] if encoder[1]["unexpected_keys"] else encoder[1]["missing_keys"], source)
+        return encoder
+    return found
+
+
+def _auto(name: str) -> Any:
+    import transformers
+
+    return getattr(transformers, name)
+
+
+def _loaded(cls: Any, stage: Path) -> tuple[Any, dict[str, Any]]:
+    found: tuple[Any, dict[str, Any]] = cls.from_pretrained(stage, **_CLOSED, **_WEIGHTS, output_loading_info=True)
+    return found
+
+
+def _require_all(missing: Iterable[str], source: Path) -> None:
+    names = sorted(key for key in missing if not key.startswith("pooler."))  # many have no pooler
+    if names:
         raise SepNormError(
-            f"the weights of {source} do not fit its config: {len(missing)} tensors are missing, such as {missing[0]}, and would "
+            f"the weights of {source} do not fit its config: {len(names)} tensors are missing, such as {names[0]}, and would "
             "be random. Take the weights and the config from one place."
         )
-    return found
+
+
+def _class_named(name: Any, config: Any, source: Path) -> Any:
+    """A class of transformers, or of our own, that is one for ``config``."""
+    import transformers
+
+    known = name if isinstance(name, str) and name.isidentifier() else ""
+    cls: Any = getattr(transformers, known, None) or getattr(own_models(), known, None)
+    if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
+        raise SepNormError(f"{source} names the class {shown(name)}, which this version of transformers does not have.")
+    if getattr(cls, "config_class", None) is not type(config):
+        raise SepNormError(f"{source} names the class {shown(name)}, which is not one for its config.json.")
+    return cls
 
 
 def _sentence_transformer(source: Path, stage: Path) -> Any:
