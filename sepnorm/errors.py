@@ -10,7 +10,10 @@ from typing import Any
 
 
 class SepNormError(ValueError):
-    """Every error that sepnorm raises: says what was wrong, what was found and what to do."""
+    """Every error that sepnorm raises: says what was wrong, what was found and what to do.
+
+    What a function of yours raises, such as a predicate of sites, is passed on as it is.
+    """
 
 
 class InterruptedRunError(SepNormError):

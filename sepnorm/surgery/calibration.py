@@ -19,6 +19,7 @@ from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import ScaleShift, TokenNorm, statistics
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.padding import PaddingContext
+from sepnorm.surgery.weights import require_values, require_weights
 
 
 class Moments:
@@ -149,6 +150,7 @@ def calibrate(model: nn.Module, data: Iterable[Any]) -> nn.Module:
         data: an iterable of batches (see ``sepnorm.surgery.model_call.run``), at least two samples in all.
     """
     require_module(model)
+    require_weights(model)
     places = [
         (f"{path} ({part})", norm, part, bn)
         for path, norm in model.named_modules()
@@ -191,6 +193,7 @@ def freeze(model: nn.Module) -> nn.Module:
     training mode either; ``revert`` still works.
     """
     require_module(model)
+    require_values(model)
     folded = 0
     for norm in model.modules():
         if not isinstance(norm, TokenNorm):

@@ -75,7 +75,7 @@ class Dependence:
             if grad is None or not bool(grad.any()):
                 continue  # nothing of it arrives, as behind a head of zeros: nothing can be said
             call.scores_only = other is None or not bool(other.any())
-            if call.token_dim is not None:
+            if call.token_dim is not None and grad.shape[call.token_dim] > self.num_cls:
                 call.cls_reaches = bool(grad.narrow(call.token_dim, 0, self.num_cls).any())
 
     def goes_around(self, output: Tensor | None, path: str) -> bool:

@@ -22,6 +22,7 @@ from sepnorm.surgery.calibration import Moments, part_rows, parts_of
 from sepnorm.surgery.padding import PaddingContext
 from sepnorm.surgery.replacement import spec_of
 from sepnorm.surgery.sites import Site, find_sites
+from sepnorm.surgery.weights import require_weights
 
 _RANKED = 2048  # vectors that an effective rank is computed from
 
@@ -118,6 +119,7 @@ def inspect(model: nn.Module, data: Iterable[Any], *, example: Any = None, num_c
         num_cls: how many leading tokens count as [CLS] at norms that are not converted.
     """
     require_module(model)
+    require_weights(model)
     num_cls = whole(num_cls, "num_cls", 1)
     with watch(model, example=example, num_cls=num_cls) as watchers, feed.quiet(model), torch.no_grad():
         for batch in feed.batches(data):

@@ -24,7 +24,9 @@ def run(model: nn.Module, batch: Batch) -> Any:
     """
     try:
         return call(model, batch)
-    except (TypeError, IndexError, RuntimeError) as error:
+    except SepNormError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         if is_of_memory(error):
             raise
         raise MisfitError(

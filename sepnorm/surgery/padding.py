@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sepnorm.errors import SepNormError
 from sepnorm.layer.torch_internals import in_backward, remove_hooks
-from sepnorm.surgery.families import is_torch_encoder, is_transformers
+from sepnorm.surgery.families import is_timm, is_torch_encoder, is_transformers
 
 #: Names of the argument that carries the mask, and whether a true value there means padding.
 MASK_ARGUMENTS = {
@@ -19,6 +19,7 @@ MASK_ARGUMENTS = {
     "src_key_padding_mask": True,
     "key_padding_mask": True,
     "padding_mask": True,
+    "patch_valid": False,
 }
 _REMEMBERED = 8
 
@@ -36,7 +37,7 @@ class PaddingContext:
         """Makes every model around ``norms`` that takes a padding mask leave it here while it runs."""
         wanted = {id(norm) for norm in norms}
         for module in model.modules():
-            takes_mask = module is model or is_torch_encoder(module) or is_transformers(module)
+            takes_mask = module is model or is_torch_encoder(module) or is_transformers(module) or is_timm(module)
             if takes_mask and any(id(child) in wanted for child in module.modules()):
                 argument = _mask_argument(module)
                 if argument is not None:
@@ -87,9 +88,12 @@ class _Enter:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         value = kwargs.get(self.name, args[self.position] if self.position < len(args) else None)
+        if value is None and args and isinstance(args[0], Mapping):  # timm takes a batch of patches in one piece
+            value = args[0].get(self.name)
         context = self.context
         if isinstance(value, Tensor) and value.dim() == 2:
-            context.enter(_to_padding(value, MASK_ARGUMENTS[self.name]))
+            padding = _to_padding(value, MASK_ARGUMENTS[self.name])
+            context.enter(_behind_prefix(padding, module) if self.name == "patch_valid" else padding)
         elif context.depth == 0:
             if value is not None:
                 raise SepNormError(
@@ -128,6 +132,12 @@ def _to_padding(mask: Tensor, true_is_padding: bool) -> Tensor:
     if not true_is_padding:
         return mask == 0
     return mask if mask.dtype == torch.bool else mask < 0  # torch also takes 0 and -inf
+
+
+def _behind_prefix(padding: Tensor, module: nn.Module) -> Tensor:
+    """A mask of patches (batch, patches) for all tokens: [CLS] and registers come first and are no padding."""
+    prefix = int(getattr(module, "num_prefix_tokens", 0))
+    return torch.cat([padding.new_zeros(len(padding), prefix), padding], dim=1)
 
 
 def _describe(value: Any) -> str:

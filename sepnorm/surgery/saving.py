@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.arguments import require_module
-from sepnorm.errors import SepNormError, one_line
+from sepnorm.errors import SepNormError, one_line, printable
 from sepnorm.files import write_whole, writing
 from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
 from sepnorm.layer.kinds import KINDS, build_norm, kind_of
@@ -24,6 +24,7 @@ from sepnorm.surgery.architectures import build_architecture, library_of, write_
 from sepnorm.surgery.opening.settings import named, read_named, regular
 from sepnorm.surgery.replacement import replace_modules, settle, spec_of
 from sepnorm.surgery.sites import norm_kind, norm_width
+from sepnorm.surgery.weights import require_values
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS = "sepnorm.json", "sepnorm.safetensors"
@@ -41,8 +42,12 @@ def save(model: nn.Module, folder: str | Path) -> Path:
         raise SepNormError(
             f"{type(model).__name__} has no separate norms: save it by its own library, or convert it first."
         )
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    require_values(model)
+    folder = _place(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise SepNormError(f"{printable(str(folder))} cannot be made ({one_line(error)}): name another folder.") from error
     st = _safetensors()
     tensors, aliases = _tensors(model, layers)
     with writing(folder):
@@ -66,7 +71,14 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Any:
         folder: what was given to ``save``.
         model: an unconverted model of the same architecture, needed where no library can build it. Changed in place.
     """
-    folder = Path(folder)
+    folder = _place(folder)
+    if model is not None:
+        require_module(model)
+        require_values(model)
+    if not folder.exists():
+        raise SepNormError(f"{folder} does not exist: give the folder that sepnorm.save wrote.")
+    if not folder.is_dir():
+        raise SepNormError(f"{folder} is a file: give the folder that sepnorm.save wrote.")
     description = _read_description(folder)
     weights = regular(folder / WEIGHTS)
     if weights is None:
@@ -80,6 +92,13 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Any:
     except (LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise SepNormError(f"{folder / DESCRIPTION} is damaged: {type(error).__name__}: {one_line(error)}.") from error
     return model.eval()
+
+
+def _place(folder: Any) -> Path:
+    try:
+        return Path(folder)
+    except TypeError:
+        raise SepNormError(f"folder is a path, found a {type(folder).__name__}.") from None
 
 
 # ---- writing ------------------------------------------------------------------------------------------------------------

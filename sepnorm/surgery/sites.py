@@ -151,7 +151,7 @@ def _judge(site: Site, path: str, calls: list[NormCall], trace: Trace) -> None:
     if len(beside) < len(calls) or len({call.token_dim for call in beside}) > 1:
         site.mixed = not trace.core or path.startswith(f"{trace.core}.")
         other = next((reason for reason in against if reason), "sees tokens in another dimension")
-        site.reason = f"is called in two ways, beside other tokens and otherwise ({other}): one layer cannot serve both"
+        site.reason = f"is called in two ways, beside other tokens and otherwise ({other.partition(':')[0]}): one layer cannot serve both"
         return
     site.sees_cls, site.token_dim = True, beside[0].token_dim or 0
     site.degenerate = any(call.degenerate for call in calls)
@@ -204,7 +204,9 @@ def _cls_of(trace: Trace) -> Any:
     if trace.encoded is None:
         return None
     dim = trace.layout(tuple(trace.encoded.shape))
-    return trace.encoded if dim is None else trace.encoded.narrow(dim, 0, trace.num_cls)
+    if dim is None or trace.encoded.shape[dim] <= trace.num_cls:
+        return trace.encoded
+    return trace.encoded.narrow(dim, 0, trace.num_cls)
 
 
 def _remarks(trial: Trial, trace: Trace, name: str) -> list[str]:

@@ -85,7 +85,7 @@ def test_an_unconverted_model_is_not_saved(tmp_path):
 def test_a_foreign_folder_is_refused(tmp_path):
     with pytest.raises(SepNormError, match=r"was not written by sepnorm.save"):
         sepnorm.load(tmp_path)
-    with pytest.raises(SepNormError, match=r"was not written by sepnorm.save"):
+    with pytest.raises(SepNormError, match=r"does not exist: give the folder"):
         sepnorm.load(tmp_path / "missing")
     (tmp_path / DESCRIPTION).write_text('{"model": "something else"}')
     with pytest.raises(SepNormError, match=r"is not a description"):
