@@ -36,7 +36,7 @@ def main() -> None:
     original = vectors()
     print(sepnorm.inspect(model, [batch]), "\n")
 
-    print(sepnorm.convert(model, "bn+ln", calibrate=[batch], sites="all"), "\n")
+    print(sepnorm.convert(model, "bn+ln", sites="all", calibrate=[batch]), "\n")
     print(f"converted and calibrated: {agreement(vectors())}")
     sepnorm.revert(model)
     print(f"reverted: bit-equal to the original: {torch.equal(vectors(), original)}")

@@ -35,9 +35,7 @@ def main() -> None:
     train, test = slice(0, 1297), slice(1297, None)
 
     model = Classifier()
-    print(
-        sepnorm.convert(model, "bn+ln", sites="all"), "\n"
-    )  # before the optimiser is made, so that it knows the new weights
+    print(sepnorm.convert(model, "bn+ln", sites="all", example=rows[:4]), "\n")  # before the optimiser is made
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
     for epoch in range(8):
         model.train()

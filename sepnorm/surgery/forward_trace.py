@@ -66,6 +66,11 @@ class Trace:
 
 def run_trial(trial: Trial, norms: Mapping[str, nn.Module], num_cls: int) -> Trace:
     """Runs the trial part, or the first of its fallbacks that runs, and says what the norms saw."""
+    with _gradients(_cls_parameters(trial.module).values()):
+        return _run_trial(trial, norms, num_cls)
+
+
+def _run_trial(trial: Trial, norms: Mapping[str, nn.Module], num_cls: int) -> Trace:
     problem: BaseException | None = None
     for part in ["", *trial.fallback]:
         inside = {path: norm for path, norm in norms.items() if not part or path.startswith(f"{part}.")}
@@ -96,7 +101,7 @@ def _passed(trial: Trial, part: str, norms: Mapping[str, nn.Module], num_cls: in
     module = trial.module.get_submodule(part)
     trace = Trace(trial, module, num_cls)
     encoders: dict[str, _Encoder] = {}
-    with _gradients(_cls_parameters(module).values()), _hooks(module, norms, trace, encoders):
+    with _hooks(module, norms, trace, encoders):
         torch.manual_seed(0)
         trace.output = trace.encoded = main_output(feed.run(module, _as_leaves(trial.inputs, trace)))
     # The encoder proper is the innermost whole model of transformers that [CLS] joins the tokens in. What is merely called

@@ -47,7 +47,9 @@ def save(model: nn.Module, folder: str | Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise SepNormError(f"{printable(str(folder))} cannot be made ({one_line(error)}): name another folder.") from error
+        raise SepNormError(
+            f"{printable(str(folder))} cannot be made ({one_line(error)}): name another folder."
+        ) from error
     st = _safetensors()
     tensors, aliases = _tensors(model, layers)
     with writing(folder):

@@ -151,7 +151,8 @@ def _judge(site: Site, path: str, calls: list[NormCall], trace: Trace) -> None:
     if len(beside) < len(calls) or len({call.token_dim for call in beside}) > 1:
         site.mixed = not trace.core or path.startswith(f"{trace.core}.")
         other = next((reason for reason in against if reason), "sees tokens in another dimension")
-        site.reason = f"is called in two ways, beside other tokens and otherwise ({other.partition(':')[0]}): one layer cannot serve both"
+        way = f"beside other tokens and otherwise ({other.partition(':')[0]})"
+        site.reason = f"is called in two ways, {way}: one layer cannot serve both"
         return
     site.sees_cls, site.token_dim = True, beside[0].token_dim or 0
     site.degenerate = any(call.degenerate for call in calls)

@@ -87,6 +87,11 @@ def test_a_foreign_folder_is_refused(tmp_path):
         sepnorm.load(tmp_path)
     with pytest.raises(SepNormError, match=r"does not exist: give the folder"):
         sepnorm.load(tmp_path / "missing")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SepNormError, match=r"file is a file: give the folder"):
+        sepnorm.load(tmp_path / "file")
+    with pytest.raises(SepNormError, match=r"folder is a path, found a NoneType"):
+        sepnorm.load(None)
     (tmp_path / DESCRIPTION).write_text('{"model": "something else"}')
     with pytest.raises(SepNormError, match=r"is not a description"):
         sepnorm.load(tmp_path)

@@ -150,3 +150,7 @@ def test_a_folder_as_timm_writes_it_is_diagnosed_on_images(seen):
         "degenerate": ["blocks.0.norm1"],
         "labels": ["even", "odd"],
     }
+
+
+def test_padded_patches_stay_out_of_statistics(seen):
+    assert of(seen, "naflex", "padding") == {"in one piece": 0.0, "by name": 0.0}

@@ -215,6 +215,33 @@ def see_diagnosis(build: Build) -> dict[str, Any]:
     }
 
 
+def see_padding(build: Build) -> dict[str, Any]:
+    """By how much statistics of tokens move with what lies in padded patches, given in one piece or by name."""
+
+    def batch(fill: float) -> dict[str, Tensor]:
+        patches = torch.randn(6, 9, 8 * 8 * 3, generator=torch.Generator().manual_seed(0))
+        valid = torch.ones(6, 9, dtype=torch.bool)
+        valid[:3, 5:] = False
+        patches[~valid] = fill
+        places = torch.cartesian_prod(torch.arange(3), torch.arange(3)).expand(6, 9, 2)
+        return {"patches": patches, "patch_coord": places, "patch_valid": valid}
+
+    def statistics(fill: float, in_one: bool) -> Tensor:
+        given = batch(fill)
+        whole = (given,) if in_one else {"x": given.pop("patches"), **given}
+        model: Any = seeded(build).eval()
+        sepnorm.convert(model, "bn+bn", calibrate=[whole])
+        matched = model.norm.token_norm.running_mean.clone()
+        model.train()
+        model(*whole) if isinstance(whole, tuple) else model(**whole)
+        return torch.stack([matched, model.norm.token_norm.running_mean])
+
+    return {
+        name: float((statistics(0.0, in_one) - statistics(50.0, in_one)).abs().max())
+        for name, in_one in (("in one piece", True), ("by name", False))
+    }
+
+
 SEEN: dict[str, Callable[[Build], dict[str, Any]]] = {
     "sites": see_sites,
     "step": see_step,
@@ -224,6 +251,7 @@ SEEN: dict[str, Callable[[Build], dict[str, Any]]] = {
     "saved": see_saved,
     "alone": see_alone,
     "diagnosis": see_diagnosis,
+    "padding": see_padding,
 }
 
 
@@ -232,6 +260,7 @@ def cases(timm: Any) -> Iterator[tuple[str, Build, tuple[str, ...]]]:
     from timm.models.cait import Cait
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.eva import Eva
+    from zoo_timm import timm_zoo
 
     def named(architecture: str, **options: Any) -> Build:
         return lambda: timm.create_model(architecture, pretrained=False, **options)
@@ -246,6 +275,7 @@ def cases(timm: Any) -> Iterator[tuple[str, Build, tuple[str, ...]]]:
     yield "deit class", lambda: VisionTransformerDistilled(**SMALL), most
     yield "eva class", lambda: Eva(global_pool="token", **SMALL), most
     yield "cait class", lambda: Cait(depth_token_only=2, **SMALL), most
+    yield "naflex", timm_zoo(timm)["NaFlexViT"], ("padding",)
     yield "hub vit", named("vit_tiny_patch16_224", **SMALL), ("diagnosis",)
     # Only architectures of their registered size can be built again from their name.
     yield "whole vit", named("vit_tiny_patch16_224", img_size=32, num_classes=5), ("alone",)
