@@ -199,6 +199,80 @@ def _(here: Here) -> None:
     (model(**first).last_hidden_state.sum() + model(**second).last_hidden_state.sum()).backward()
 
 
+class Patches(nn.Module):
+    """A [CLS] in front of an ``nn.TransformerEncoder``, and a second one of another width if ``second``."""
+
+    def __init__(self, second: int = 0, read: int = 0) -> None:
+        super().__init__()
+        self.cls, self.read, self.second = nn.Parameter(torch.randn(1, 1, 8)), read, second
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+        if second:
+            self.wider, self.stage = nn.Linear(8, second), nn.TransformerEncoderLayer(second, 2, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.encoder(torch.cat([self.cls.expand(len(x), -1, -1), x], 1))
+        return (self.stage(self.wider(x)) if self.second else x)[:, self.read]
+
+
+ROWS = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
+TOWER = dict(
+    hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
+)
+case("only its own code knows where it puts a [CLS]")(lambda here: sepnorm.convert(Patches()))
+case("does not reach the output of")(lambda here: sepnorm.convert(Patches(read=1), example=ROWS))
+case("which comes after it, for one of a decoder")(lambda here: sepnorm.convert(Patches(second=16), example=ROWS))
+case("is called in two ways, beside other tokens and otherwise")(
+    lambda here: sepnorm.convert(T.BlipVisionModel(T.BlipVisionConfig(**TOWER)))
+)
+case("by a residual connection: it leaves the encoder without passing a norm of its own")(
+    lambda here: sepnorm.convert(T.CLIPVisionModel(T.CLIPVisionConfig(**TOWER)))
+)
+case("so no norm was chosen")(lambda here: sepnorm.convert(bert(), sites=[]))
+case("of the batch cannot be made a tensor")(
+    lambda here: sepnorm.convert(bert(), calibrate=[{"input_ids": [[2, 5, 6], [2, 7]]}])
+)
+case("are not there yet")(lambda here: sepnorm.convert(bert().to("meta")))
+case("does not exist: give the folder that sepnorm.save wrote")(lambda here: sepnorm.load(here.folder / "nowhere"))
+
+
+@case("has no [CLS] token that sepnorm knows")
+def _(here: Here) -> None:
+    model = T.Dinov2WithRegistersModel(T.Dinov2WithRegistersConfig(**TOWER))
+    model.embeddings.prompt = model.embeddings.cls_token  # as if the parameter had another meaning
+    del model.embeddings.cls_token
+    here.monkeypatch.setattr(type(model.embeddings), "cls_token", property(lambda self: self.prompt), raising=False)
+    sepnorm.convert(model)
+
+
+@case("no input could be made up for")
+def _(here: Here) -> None:
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    sepnorm.convert(T.HubertModel(T.HubertConfig(**sizes, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2)))
+
+
+@case("hold NaN or infinity, such as")
+def _(here: Here) -> None:
+    model = bert()
+    with torch.no_grad():
+        model.encoder.layer[0].output.dense.weight.fill_(float("nan"))
+    sepnorm.convert(model)
+
+
+@case("which no calibration makes up for")
+def _(here: Here) -> None:
+    model = T.EuroBertModel(T.EuroBertConfig(**BERT, num_key_value_heads=2, pad_token_id=0))
+    sepnorm.convert(model, "bn+ln", calibrate=[sentences(padded=False)])
+
+
+@case("and were left out, such")
+def _(here: Here) -> str:
+    from safetensors.torch import load_file, save_file
+
+    path = Path(here.model(), "model.safetensors")
+    save_file(load_file(path) | {"other.weight": torch.zeros(2)}, path, {"format": "pt"})
+    return here.run("convert", "model", "--data", here.texts(), "--out", "new")
+
+
 # ---- saving, loading and opening models ---------------------------------------------------------------------------------
 
 case("was not written by sepnorm.save")(lambda here: sepnorm.load(here.folder))
