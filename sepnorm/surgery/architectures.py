@@ -15,8 +15,8 @@ from sepnorm.layer import TokenNorm
 from sepnorm.surgery.families import is_timm, is_transformers
 from sepnorm.surgery.leading_tokens import give_leading_tokens
 from sepnorm.surgery.opening.models import fresh_sentence_transformer, fresh_transformer, without_bars
+from sepnorm.surgery.opening.own_models import own_class
 from sepnorm.surgery.opening.timm_settings import fresh_timm
-from sepnorm.surgery.opening.transformers_settings import OWN_MODELS
 
 
 def library_of(model: nn.Module) -> str:
@@ -24,7 +24,9 @@ def library_of(model: nn.Module) -> str:
     module = type(model).__module__
     if module.startswith("sentence_transformers."):
         return "sentence-transformers"
-    if is_transformers(model) and module.startswith(("transformers.", OWN_MODELS)):
+    if is_transformers(model) and (
+        module.startswith("transformers.") or own_class(type(model).__name__) is type(model)
+    ):
         return "transformers"
     if is_timm(model) and _timm_architecture(model):
         return "timm"

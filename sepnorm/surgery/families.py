@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from sepnorm.errors import SepNormError
+from sepnorm.surgery.opening.own_models import is_own
 
 #: Text encoders of transformers whose tokeniser puts [CLS] (or <s>) first. Others need an ``example``.
 TEXT_WITH_CLS = frozenset(
@@ -51,7 +52,7 @@ def encoder_of(model: Any) -> Any:
 
 def learns_cls(module: Any) -> bool:
     """Whether [CLS] can only be a learnt vector in this family, because the input has no words."""
-    return is_timm(module) or (is_transformers(module) and module.main_input_name not in ("input_ids", "nodes"))
+    return is_timm(module) or (is_transformers(module) and module.main_input_name != "input_ids" and not is_own(module))
 
 
 def refuse_without_cls(module: Any) -> None:

@@ -19,6 +19,7 @@ from sepnorm.surgery.families import (
     learns_cls,
     refuse_without_cls,
 )
+from sepnorm.surgery.opening.own_models import is_own
 
 
 @dataclass(eq=False)
@@ -103,7 +104,7 @@ def _transformers_trial(path: str, module: Any) -> Trial:
     parts = [inner for inner, each in module.named_modules() if inner and is_transformers(each)]
     config, main = module.config, module.main_input_name
     doubt = ""
-    if getattr(config, "model_type", "") == "sepnorm-graphormer":
+    if is_own(module):
         inputs = module.dummy_inputs
     elif main == "pixel_values":
         size = config.image_size

@@ -14,11 +14,11 @@ from typing import Any
 from torch import nn
 
 from sepnorm.errors import SepNormError
+from sepnorm.surgery.opening.own_models import own_class
 from sepnorm.surgery.opening.sentence_settings import KNOWN, class_of
 from sepnorm.surgery.opening.settings import shown
 from sepnorm.surgery.opening.sizes import require_fitting
 from sepnorm.surgery.opening.stage import PATTERNS, stage_sentences, stage_tokeniser, stage_transformers
-from sepnorm.surgery.opening.transformers_settings import own_models
 
 #: What every opening has in common: nothing is fetched, no code is run, no pickle is read.
 _CLOSED: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
@@ -213,7 +213,7 @@ def _class_named(name: Any, config: Any, source: Path) -> Any:
     import transformers
 
     known = name if isinstance(name, str) and name.isidentifier() else ""
-    cls: Any = getattr(transformers, known, None) or getattr(own_models(), known, None)
+    cls: Any = getattr(transformers, known, None) or own_class(known)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
         raise SepNormError(f"{source} names the class {shown(name)}, which this version of transformers does not have.")
     if getattr(cls, "config_class", None) is not type(config):

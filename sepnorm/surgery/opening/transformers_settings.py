@@ -6,16 +6,14 @@ would change the model if it were left out is refused; what would not is dropped
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sepnorm.errors import SepNormError
+from sepnorm.surgery.opening.own_models import load_own
 from sepnorm.surgery.opening.settings import DTYPES, is_dtype, is_number, vet_size
 
-#: Where this package has models of its own that are built as those of transformers are.
-OWN_MODELS = "sepnorm.domains.molecules.graphormer"
 #: Keys of a config that do not describe the model, at any depth: code, places, and ways to compute the same.
 _DROPPED = frozenset(
     "auto_map custom_pipelines trust_remote_code _commit_hash _name_or_path name_or_path configuration_files attn_implementation "
@@ -65,14 +63,8 @@ def vet_config(found: Mapping[str, Any], where: Path, largest: int) -> dict[str,
 def _is_known(kind: str) -> bool:
     from transformers import CONFIG_MAPPING
 
-    if kind == "sepnorm-graphormer":
-        own_models()
+    load_own(kind)  # which makes its config known to transformers
     return kind in CONFIG_MAPPING
-
-
-def own_models() -> Any:
-    """Our models of transformers' kind; importing them makes their configs known to transformers."""
-    return importlib.import_module(OWN_MODELS)
 
 
 def _vet_settings(found: Mapping[str, Any], where: Path, largest: int) -> dict[str, Any]:
