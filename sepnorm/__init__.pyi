@@ -1,8 +1,10 @@
 from sepnorm import geometry as geometry
 from sepnorm import losses as losses
 from sepnorm._version import __version__ as __version__
+from sepnorm.domains.own_training import compare as compare
 from sepnorm.errors import SepNormError as SepNormError
 from sepnorm.errors import SepNormWarning as SepNormWarning
+from sepnorm.experiment.metrics import Metric as Metric
 from sepnorm.layer import SepNorm as SepNorm
 from sepnorm.layer import SharedNorm as SharedNorm
 from sepnorm.surgery.calibration import calibrate as calibrate

@@ -27,6 +27,10 @@ class InterruptedRunError(SepNormError):
         return type(self), (self.what, self.resume)
 
 
+class RunFailedError(SepNormError):
+    """A training function of the user's raised, or gave no metrics; other runs go on."""
+
+
 class UnreadableDataError(SepNormError):
     """Data that a user named cannot be reached or read."""
 

@@ -11,9 +11,9 @@ from sepnorm.domains import Domain
 from sepnorm.errors import SepNormError
 from sepnorm.experiment.comparison import Comparison, compare
 from sepnorm.files import write_text
-from sepnorm.report.comparison_page import headline, write_comparison
+from sepnorm.report.comparison_page import explanation, headline, write_comparison
 from sepnorm.report.diagnosis import finite
-from sepnorm.report.tables import comparison_tables, latex, markdown, runs_as_csv
+from sepnorm.report.tables import comparison_tables, latex, markdown, runs_as_csv, summary_rows
 from sepnorm.training.configs import parse_arm
 from sepnorm.training.configs import preset as choose
 from sepnorm.training.trainer import Report
@@ -28,24 +28,31 @@ def compare_domain(
     folder: Path,
     launcher: str = "local",
     start: Callable[[str, int], Report | None] | None = None,
+    margin: float | None = None,
+    adaptive: bool = False,
 ) -> tuple[Comparison, Path]:
-    """Runs arms, each given by its changes to a preset, and writes results and page to ``folder``; gives the page's path too."""
+    """Runs arms, each given by its changes to a preset, and writes results and page to ``folder``; gives the page's path too.
+
+    ``margin`` and ``adaptive``: see ``sepnorm.experiment.comparison.compare``.
+    """
     base = choose(domain.presets, preset).changed(given)
     configs = [base.changed(arm) for arm in arms]
-    _keep_earlier(folder, [config.arm for config in configs])
-    comparison = compare(domain.recipe, domain.metrics, base, configs, seeds, folder, launcher, start)
-    write_results(comparison, folder)
+    keep_earlier(folder, [config.arm for config in configs])
+    comparison = compare(domain.recipe, domain.metrics, base, configs, seeds, folder, launcher, start, margin, adaptive)
     title = f"Shared and separate norms on {Path(base.data).name}"
-    page = write_comparison(folder / "report.html", title, comparison, domain.sections, domain.picture)
-    return comparison, page
+    return comparison, write_comparison_folder(comparison, folder, title, domain)
 
 
-def write_results(comparison: Comparison, folder: Path) -> None:
-    """``results.json``, ``.csv`` (a row for each run), ``.md`` and ``.tex``."""
+def write_comparison_folder(comparison: Comparison, folder: Path, title: str, domain: Domain | None = None) -> Path:
+    """``results.json``, ``.csv`` (a row for each run), ``.md`` and ``.tex``, and the page, whose path it gives."""
     write_text(folder / "results.json", as_json(comparison))
     write_text(folder / "results.csv", runs_as_csv(comparison))
     write_text(folder / "results.md", as_text(comparison))
     write_text(folder / "results.tex", "\n".join(latex(*each) for each in comparison_tables(comparison)))
+    page = folder / "report.html"
+    if domain is None:
+        return write_comparison(page, title, comparison)
+    return write_comparison(page, title, comparison, domain.sections, domain.picture)
 
 
 def as_json(comparison: Comparison) -> str:
@@ -53,11 +60,13 @@ def as_json(comparison: Comparison) -> str:
 
 
 def as_text(comparison: Comparison) -> str:
-    """The verdict and the tables, in Markdown."""
-    return f"{headline(comparison)}\n\n" + "\n".join(markdown(*each) for each in comparison_tables(comparison))
+    """The verdict and all tables, in Markdown."""
+    tables = [summary_rows(comparison), *comparison_tables(comparison)]
+    said = f"{headline(comparison)}\n\n" + "\n".join(markdown(*each) for each in tables)
+    return f"{said}\n{explanation(comparison)}\n"
 
 
-def _keep_earlier(folder: Path, arms: Sequence[str]) -> None:
+def keep_earlier(folder: Path, arms: Sequence[str]) -> None:
     """A report of arms that are not among those of now is not written over."""
     try:
         earlier = [

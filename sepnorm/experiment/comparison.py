@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from sepnorm._version import __version__
 from sepnorm.errors import SepNormError
+from sepnorm.experiment.decisions import Decision, decide, default_margin
 from sepnorm.experiment.intervals import Difference, Interval, difference, interval
 from sepnorm.experiment.launchers import Job, run_jobs
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Recipe, slug
+from sepnorm.experiment.sequential import FIRST
 from sepnorm.files import intact, read_json
-from sepnorm.training.configs import RunConfig
+from sepnorm.training.configs import ArmConfig
 from sepnorm.training.trainer import Report
 
 
@@ -24,7 +27,7 @@ class Arm:
     """One setting with its finished seeds: metrics and losses by seed, and the folder of each."""
 
     name: str
-    config: RunConfig
+    config: ArmConfig
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     losses: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     folders: dict[int, Path] = field(default_factory=dict)
@@ -39,10 +42,17 @@ class Arm:
 
 @dataclass(eq=False)
 class Comparison:
-    """The arms of an experiment, the first being the baseline, and what is known of the metrics that they report."""
+    """The arms of an experiment, the first being the baseline, and what is known of the metrics that they report.
+
+    Arms are judged by one metric, the primary one; differences in others are shown without a verdict. ``margin`` is the difference
+    in it that is practically none, by default 1 % of the baseline's mean. ``most`` is set where seeds were added until all arms
+    were decided, and is the number at which that would have ended.
+    """
 
     arms: list[Arm]
     declared: Metrics
+    margin: float | None = None
+    most: int | None = None
 
     @property
     def keys(self) -> list[str]:
@@ -63,12 +73,57 @@ class Comparison:
         geometry = [metric for metric in self.columns if metric.kind == "geometry"]
         return (primary or scores)[:1] or geometry or found[:1]
 
+    @property
+    def primary(self) -> Metric | None:
+        """The metric that arms are judged by; None where runs report none that is better one way."""
+        return next((metric for metric in self.leading if metric.higher_is_better is not None), None)
+
     def difference(self, arm: Arm, metric: Metric, to: Arm | None = None) -> Difference | None:
-        """Paired by seed, to the baseline or to another arm; None where that says nothing."""
+        """Paired by seed, to the baseline or to another arm, without a verdict; None where that says nothing."""
         baseline = to or self.arms[0]
         if not comparable(arm, baseline, metric):
             return None
-        return difference(arm.values(metric.key), baseline.values(metric.key), metric.higher_is_better)
+        return difference(arm.values(metric.key), baseline.values(metric.key), None)
+
+    def margin_to(self, to: Arm | None = None) -> float:
+        """The margin of practical equality; where seeds were added, 1 % of the mean of the seeds that it began with."""
+        baseline = to or self.arms[0]
+        values = list(baseline.values(self.primary.key).values()) if self.primary is not None else []
+        if self.margin is not None or not values:
+            return self.margin or 0.0
+        return default_margin(values if self.most is None else values[:FIRST])
+
+    def decisions(self, to: Arm | None = None) -> dict[str, Decision]:
+        """The verdict on every other arm by the primary metric, against the baseline or another arm, by the arm's name.
+
+        They are corrected for the number of arms. Where seeds were added one by one, an arm keeps the first verdict that it got.
+        An arm without a finite difference is left out.
+        """
+        metric, baseline = self.primary, to or self.arms[0]
+        if metric is None:
+            return {}
+        gaps = {
+            arm.name: list(paired(arm.values(metric.key), baseline.values(metric.key)).values())
+            for arm in self.arms
+            if arm is not baseline
+        }
+        gaps = {name: found for name, found in gaps.items() if found and all(map(math.isfinite, found))}
+        better, margin = bool(metric.higher_is_better), self.margin_to(baseline)
+        if self.most is None or not gaps:
+            return decide(gaps, margin=margin, higher_is_better=better) if gaps else {}
+        found: dict[str, Decision] = {}
+        for count in range(1, max(map(len, gaps.values())) + 1):
+            now = {name: values[:count] for name, values in gaps.items()}
+            for name, decision in decide(now, margin=margin, higher_is_better=better, most=self.most).items():
+                if name not in found or found[name].verdict == "undecided":
+                    found[name] = decision
+        return found
+
+    @property
+    def decided(self) -> bool:
+        """Whether every arm is better, worse or equal."""
+        found = self.decisions()
+        return len(found) == len(self.arms) - 1 and all(each.verdict != "undecided" for each in found.values())
 
     def ranked(self) -> list[Arm]:
         """The arms beside the baseline, the best by the leading metric first; one that was not measured comes last."""
@@ -83,9 +138,25 @@ class Comparison:
         return sorted(self.arms[1:], key=place)
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON; what is not finite is to be written as null."""
+        primary, decisions = self.primary, self.decisions()
         return {
             "version": __version__,
             "baseline": self.arms[0].name,
+            "primary": None if primary is None else primary.key,
+            "margin": self.margin_to(),
+            "most_seeds": self.most,
+            "decisions": {
+                name: {
+                    "mean": found.mean,
+                    "low_95": found.low,
+                    "high_95": found.high,
+                    "seeds": found.count,
+                    "verdict": found.verdict,
+                    "more_seeds": found.more_seeds,
+                }
+                for name, found in decisions.items()
+            },
             "arms": [self._arm(arm) for arm in self.arms],
         }
 
@@ -97,8 +168,13 @@ class Comparison:
             summary[key] = {"mean": found.mean, "half_width_95": found.half, "seeds": found.count}
             gap = None if arm is self.arms[0] else self.difference(arm, self.declared.find(key))
             if gap is not None:
-                summary[key]["difference"] = {"mean": gap.mean, "half_width_95": gap.half, "verdict": gap.verdict}
+                summary[key]["difference"] = {"mean": gap.mean, "half_width_95": gap.half}
         return {"name": arm.name, "config": arm.config.model_dump(), "metrics": summary, "seeds": arm.metrics}
+
+
+def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> dict[int, float]:
+    """Differences by seed, of the seeds that both have, in their order."""
+    return {seed: values[seed] - baseline[seed] for seed in sorted(values.keys() & baseline.keys())}
 
 
 def comparable(arm: Arm, other: Arm, metric: Metric) -> bool:
@@ -113,31 +189,66 @@ def comparable(arm: Arm, other: Arm, metric: Metric) -> bool:
 def compare(
     recipe: Callable[[Any], Recipe],
     metrics: Metrics,
-    base: RunConfig,
-    configs: Sequence[RunConfig],
+    base: ArmConfig,
+    configs: Sequence[ArmConfig],
     seeds: Sequence[int],
     folder: Path,
     launcher: str = "local",
     start: Callable[[str, int], Report | None] | None = None,
+    margin: float | None = None,
+    adaptive: bool = False,
 ) -> Comparison:
     """Runs every config with every seed, or takes what is finished; the first config is the baseline.
 
     ``recipe(base)`` reads the data and runs configs; see ``launchers.run_jobs`` for where and how many at a time.
-    ``start(arm, seed)`` gives what is called while that run trains.
+    ``start(arm, seed)`` gives what is called while that run trains. ``adaptive``: seeds are added, all arms of a seed together,
+    until every arm is decided; ``seeds`` are then the most there can be.
     """
     names = [config.arm for config in configs]
     if len(set(names)) < len(names):
         raise SepNormError(f"arms must differ, found {', '.join(names)}.")
-    arms = [Arm(config.arm, config) for config in configs]
-    jobs = []
-    for seed in seeds:  # seed by seed, so that an interrupted comparison has whole pairs
-        for arm in arms:
-            arm.folders[seed] = folder / "runs" / f"{slug(arm.name)}-seed{seed}"
-            jobs.append(Job(recipe, base, arm.config.changed({"seed": seed}), arm.folders[seed]))
-    run_jobs(jobs, launcher, start)
-    for arm in arms:
-        for seed, run in arm.folders.items():
-            arm.metrics[seed] = read_json(run / "metrics.json")
-            with intact(run / "losses.json"):
-                arm.losses[seed] = [(int(step), float(loss)) for step, loss in read_json(run / "losses.json")]
-    return Comparison(arms, metrics)
+    every = {seed: {name: folder / "runs" / f"{slug(name)}-seed{seed}" for name in names} for seed in seeds}
+
+    def read(count: int) -> Comparison:
+        """The comparison of the first seeds."""
+        arms = [Arm(config.arm, config) for config in configs]
+        for seed in list(seeds)[:count]:
+            for arm in arms:
+                _read_run(arm, seed, every[seed][arm.name])
+        return Comparison(arms, metrics, margin, len(seeds) if adaptive else None)
+
+    def whole() -> int:
+        """How many seeds, from the first on, are finished in every arm."""
+        ended = [all((place / "metrics.json").is_file() for place in places.values()) for places in every.values()]
+        return [*ended, False].index(False)
+
+    def enough() -> int | None:
+        """The first number of seeds that decides every arm; None as long as there is none."""
+        return next((count for count in range(FIRST, whole() + 1) if read(count).decided), None) if adaptive else None
+
+    def jobs() -> Iterator[Job]:
+        for seed, places in every.items():  # seed by seed, so that an interrupted comparison has whole pairs
+            if enough() is not None:
+                return
+            for config in configs:
+                yield Job(recipe, base, config.changed({"seed": seed}), places[config.arm])
+
+    if adaptive and not launcher.startswith("local"):  # a scheduler is handed the arms of a seed at a time
+        for wave in batched_by(jobs(), lambda job: max(job.config.seed, FIRST - 1)):
+            run_jobs(wave, launcher, start)
+    else:
+        run_jobs(jobs(), launcher, start)
+    return read(enough() or len(seeds))
+
+
+def batched_by(jobs: Iterator[Job], key: Callable[[Job], int]) -> Iterator[list[Job]]:
+    """Lists of jobs with the same key; the next list is asked for only when the last one is done."""
+    for _, group in groupby(jobs, key):
+        yield list(group)
+
+
+def _read_run(arm: Arm, seed: int, folder: Path) -> None:
+    arm.folders[seed] = folder
+    arm.metrics[seed] = read_json(folder / "metrics.json")
+    with intact(folder / "losses.json"):
+        arm.losses[seed] = [(int(step), float(loss)) for step, loss in read_json(folder / "losses.json")]

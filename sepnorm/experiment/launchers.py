@@ -5,18 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sepnorm.errors import InterruptedRunError, SepNormError, as_notes, require_known
+from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, as_notes, require_known
 from sepnorm.experiment.runs import Recipe, finished, perform
-from sepnorm.training.configs import RunConfig, parse_changes
+from sepnorm.training.configs import ArmConfig, parse_changes
 from sepnorm.training.interruptions import on_interrupt
 from sepnorm.training.trainer import Report
 
@@ -31,8 +32,8 @@ class Job:
     """One run: ``recipe(base)`` reads the data, and runs ``config`` in ``folder``."""
 
     recipe: Callable[[Any], Recipe]
-    base: RunConfig
-    config: RunConfig
+    base: ArmConfig
+    config: ArmConfig
     folder: Path
 
     def __call__(self, opened: Recipe | None = None, report: Report | None = None) -> None:
@@ -40,8 +41,8 @@ class Job:
         perform(opened or self.recipe(self.base), self.config, self.folder, report)
 
 
-def run_jobs(jobs: Sequence[Job], launcher: str = "local", start: Start | None = None) -> None:
-    """Runs what is not finished.
+def run_jobs(jobs: Iterable[Job], launcher: str = "local", start: Start | None = None) -> None:
+    """Runs what is not finished. ``jobs`` are asked for the next one when there is a place for it.
 
     ``launcher`` is ``"local"``: as many runs side by side as there are cores for the threads that a config asks for, one
     after another on an accelerator; or ``"submitit"`` (SLURM) or ``"ray"``, with settings of theirs behind the name, as in
@@ -52,22 +53,41 @@ def run_jobs(jobs: Sequence[Job], launcher: str = "local", start: Start | None =
     if name == "local" and settings:
         raise SepNormError(f"the launcher local takes no settings, found {' '.join(settings)!r}.")
     options = parse_changes(settings)
-    left = [job for job in jobs if not finished(job.config, job.folder)]
-    if not left:
+    unfinished = (job for job in jobs if not finished(job.config, job.folder))
+    first = next(unfinished, None)
+    if first is None:
         return
+    left = chain([first], unfinished)
     if name == "submitit":
-        _submit(left, options)
+        _submit(list(left), options)
     elif name == "ray":
-        _scatter(left, options)
-    elif (workers := min(places(left[0].config), len(left))) > 1:
-        _side_by_side(left, workers, start)
+        _scatter(list(left), options)
+    elif (workers := places(first.config)) > 1:
+        _side_by_side(left, workers, first.folder.parent, start)
     else:
-        opened = left[0].recipe(left[0].base)
-        for job in left:
+        _one_by_one(left, start)
+
+
+def _one_by_one(jobs: Iterator[Job], start: Start | None) -> None:
+    opened: Recipe | None = None
+    failed: list[RunFailedError] = []
+    for job in jobs:
+        opened = opened or job.recipe(job.base)
+        try:
             job(opened, start(job.config.arm, job.config.seed) if start is not None else None)
+        except RunFailedError as error:
+            failed.append(error)
+    _raise_failed(failed)
 
 
-def places(config: RunConfig) -> int:
+def _raise_failed(failed: Sequence[RunFailedError]) -> None:
+    """Says which runs failed, once all others are done."""
+    if failed:
+        said = "; ".join(str(error).rstrip(".") for error in failed)
+        raise RunFailedError(f"{said}. The other runs are done and kept: the same call runs only what is missing.")
+
+
+def places(config: ArmConfig) -> int:
     """How many runs of a config fit on this machine at a time."""
     if torch.cuda.is_available() or not config.threads:
         return 1
@@ -76,18 +96,20 @@ def places(config: RunConfig) -> int:
     return max(1, cores // config.threads)
 
 
-def _side_by_side(jobs: Sequence[Job], workers: int, start: Start | None) -> None:
-    """Each worker is a process that takes one job after another; a pipe brings its progress, and its end when we are gone."""
-    context = multiprocessing.get_context("spawn")
-    waiting = list(reversed(jobs))
-    reports: dict[Any, Report | None] = {}
+def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, start: Start | None) -> None:
+    """Each worker is a process that takes one job after another; a pipe brings its progress, and its end when we are gone.
 
-    def hand_out(pipe: Any) -> None:
-        if not waiting:
+    Ours rather than joblib's or loky's: these have no progress of a job under way, and no way to let it save at Ctrl-C.
+    """
+    context = multiprocessing.get_context("spawn")
+    reports: dict[Any, Report | None] = {}
+    failed: list[RunFailedError] = []
+
+    def hand_out(pipe: Any, job: Job | None) -> None:
+        if job is None:
             pipe.close()
             reports.pop(pipe, None)
             return
-        job = waiting.pop()
         reports[pipe] = start(job.config.arm, job.config.seed) if start is not None else None
         pipe.send(job)
 
@@ -95,12 +117,14 @@ def _side_by_side(jobs: Sequence[Job], workers: int, start: Start | None) -> Non
     try:
         with on_interrupt(partial(_interrupt, processes)):
             for _ in range(workers):
+                if (job := next(jobs, None)) is None:
+                    break
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_work, args=(theirs, bool(processes)), daemon=True)
                 process.start()
                 theirs.close()
                 processes.append(process)
-                hand_out(ours)
+                hand_out(ours, job)
             while reports:
                 for pipe in wait(list(reports)):
                     kind, content = _received(pipe)
@@ -108,7 +132,10 @@ def _side_by_side(jobs: Sequence[Job], workers: int, start: Start | None) -> Non
                         if (report := reports[pipe]) is not None:
                             report(*content)
                     elif kind == "done":
-                        hand_out(pipe)
+                        hand_out(pipe, next(jobs, None))
+                    elif isinstance(content, RunFailedError):
+                        failed.append(content)
+                        hand_out(pipe, next(jobs, None))
                     else:
                         raise content
             for process in processes:
@@ -116,11 +143,12 @@ def _side_by_side(jobs: Sequence[Job], workers: int, start: Start | None) -> Non
     except KeyboardInterrupt:
         for process in processes:
             process.join()  # they are saving
-        raise InterruptedRunError(f"the comparison was stopped and is saved in {jobs[0].folder.parent}") from None
+        raise InterruptedRunError(f"the comparison was stopped and is saved in {folder}") from None
     finally:
         for process in processes:
             process.terminate()
             process.join()
+    _raise_failed(failed)
 
 
 def _received(pipe: Any) -> tuple[str, Any]:
@@ -153,6 +181,9 @@ def _work(pipe: Any, silent: bool) -> None:
             try:
                 opened = opened or job.recipe(job.base)
                 job(opened, lambda *content: pipe.send(("progress", content)))
+            except RunFailedError as error:
+                pipe.send(("error", error))
+                continue
             except Exception as error:
                 pipe.send(("error", error if isinstance(error, SepNormError) else _told(error)))
                 return

@@ -26,7 +26,7 @@ from sepnorm.distributed import rank, world
 from sepnorm.errors import OthersDoneError, SepNormError
 from sepnorm.files import intact, locked, read_json, sync_below, write_arrays, write_text, writing
 from sepnorm.surgery.inspection import Inspection
-from sepnorm.training.configs import RunConfig
+from sepnorm.training.configs import ArmConfig
 from sepnorm.training.trainer import Report
 
 
@@ -55,7 +55,7 @@ class Recipe(Protocol):
     def run(self, config: Any, folder: Path, report: Report | None) -> Outcome: ...
 
 
-def finished(config: RunConfig, folder: Path) -> bool:
+def finished(config: ArmConfig, folder: Path) -> bool:
     """Whether a folder holds a finished run of this config; one of another config is refused."""
     if (folder / "config.json").is_file():
         _same_config(config, folder / "config.json")
@@ -68,7 +68,7 @@ def finished(config: RunConfig, folder: Path) -> bool:
     return True
 
 
-def perform(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None = None) -> None:
+def perform(recipe: Recipe, config: ArmConfig, folder: Path, report: Report | None = None) -> None:
     """One run in its folder: nothing if it is finished, from its last checkpoint if it was interrupted.
 
     Of several processes the first writes, measures and saves; the others help it to train.
@@ -85,7 +85,7 @@ def perform(recipe: Recipe, config: RunConfig, folder: Path, report: Report | No
             _run(recipe, config, folder, report)
 
 
-def _run(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None) -> None:
+def _run(recipe: Recipe, config: ArmConfig, folder: Path, report: Report | None) -> None:
     _write_json(folder / "config.json", config.model_dump())
     with using_threads(config), writing(folder):
         _write_json(folder / "environment.json", environment())
@@ -94,7 +94,8 @@ def _run(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None)
         sync_below(folder / "model")  # before the checkpoints go, from which it could be made again
     _write_json(folder / "losses.json", outcome.losses)
     for name, arrays in ({"embeddings": outcome.embeddings} | outcome.arrays).items():
-        write_arrays(folder / f"{name}.npz", arrays)
+        if arrays:
+            write_arrays(folder / f"{name}.npz", arrays)
     if outcome.layers is not None:
         _write_json(folder / "layers.json", asdict(outcome.layers))
     if outcome.names is not None:
@@ -104,7 +105,7 @@ def _run(recipe: Recipe, config: RunConfig, folder: Path, report: Report | None)
 
 
 @contextmanager
-def using_threads(config: RunConfig) -> Iterator[None]:
+def using_threads(config: ArmConfig) -> Iterator[None]:
     """As many threads as a config asks for, for the time being."""
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)
@@ -137,7 +138,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9+.@=-]+", "-", name.replace("λ", "lambda"))
 
 
-def _same_config(config: RunConfig, path: Path) -> None:
+def _same_config(config: ArmConfig, path: Path) -> None:
     now, fields = json.loads(json.dumps(config.model_dump())), type(config).model_fields.items()
     defaults = json.loads(
         json.dumps({name: each.default for name, each in fields if not each.is_required()}, default=str)

@@ -24,6 +24,8 @@ def loss_curves(arms: Sequence[Arm]) -> Any:
         means = [sum(run[i][1] for run in runs) / len(runs) for i in range(length)]
         steps = [runs[0][i][0] for i in range(length)]
         found.add_scatter(x=steps, y=means, name=arm.name, mode="lines", line={"color": colour})
+    if all(value > 0 for line in found.data for value in line.y):
+        found.update_yaxes(type="log")
     return found
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Sequence
-from itertools import product
 from pathlib import Path
 
 from torch import Tensor
 
 from sepnorm.experiment.comparison import Arm, Comparison, comparable
-from sepnorm.experiment.metrics import LOSS, Metric
+from sepnorm.experiment.decisions import Decision
+from sepnorm.experiment.metrics import LOSS
 from sepnorm.geometry import Summary, singular_values
 from sepnorm.report import figures
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
 from sepnorm.report.diagnosis import Diagnosis
-from sepnorm.report.diagnosis_page import definitions, layer_sections, site_table, summary_rows
+from sepnorm.report.diagnosis_page import definitions, layer_sections, site_table
+from sepnorm.report.diagnosis_page import summary_rows as measure_rows
+from sepnorm.report.forest import forest
 from sepnorm.report.page import Section, table, write_page
 from sepnorm.report.runs import diagnosis_of
 from sepnorm.report.selection import MOST_ARMS, shown_arms
-from sepnorm.report.tables import comparison_tables
+from sepnorm.report.tables import comparison_tables, summary_rows
 from sepnorm.report.verdict import LEVELS
 
 #: The sections that a domain adds, from the arms with figures of their own and the seed that they are shown for.
@@ -39,89 +41,125 @@ def write_comparison(
 
     ``draw`` makes an SVG of a test sample from its name, or None where there is no picture of it.
     """
-    seed = min(comparison.arms[0].folders)
     arms = shown_arms(comparison)
-    every, shown = diagnoses(comparison, arms, seed)
-    pictures = _pictures(shown[comparison.arms[0].name], draw) if draw is not None else {}
+    said = html.escape(headline(comparison))
+    lead = f'<div class="verdict">{_decided(comparison)}<p>{said}</p></div>'
+    drawn = [loss_curves(arms)] if all(any(arm.losses.values()) for arm in arms) else []
+    drawn += against_uniformity(comparison)
     sections = [
-        Section("Training", _which(comparison, arms), [loss_curves(arms), *against_uniformity(comparison)]),
+        *(Section("Differences by seed", figures=[each]) for each in forest(comparison)),
+        _tables(comparison),
+        *([Section("Training", _which(comparison, arms), drawn)] if drawn else []),
         *_lambda(comparison),
-        *(extra(arms, seed) if extra is not None else ()),
-        _collapse(every, seed),
-        shape_section(shown),
-        feature_section(shown),
-        *layer_sections(shown),
-        map_section(comparison, shown, {name: number for number, name in enumerate(pictures)}),
-        *_sites(every),
-        definitions(),
     ]
-    return write_page(path, title, _lead(comparison), sections, list(pictures.values()))
+    pictures: dict[str, str] = {}
+    if all(has_vectors(arm) for arm in comparison.arms):
+        seed = min(comparison.arms[0].folders)
+        every, shown = diagnoses(comparison, arms, seed)
+        pictures = _pictures(shown[comparison.arms[0].name], draw) if draw is not None else {}
+        sections += [
+            *(extra(arms, seed) if extra is not None else ()),
+            _collapse(every, seed),
+            shape_section(shown),
+            feature_section(shown),
+            *layer_sections(shown),
+            map_section(comparison, shown, {name: number for number, name in enumerate(pictures)}),
+            *_sites(every),
+            definitions(),
+        ]
+    return write_page(path, title, lead, sections, list(pictures.values()))
+
+
+def has_vectors(arm: Arm) -> bool:
+    """Whether the first run of an arm left embeddings."""
+    return bool(arm.folders) and (arm.folders[min(arm.folders)] / "embeddings.npz").is_file()
 
 
 def headline(comparison: Comparison) -> str:
-    """What the comparison says about the first probe, or about geometry where there are no labels."""
+    """What the comparison says of every arm by the primary metric, or of geometry where there are no labels."""
     scored = any(metric.kind == "score" for metric in comparison.columns)
     said = "" if scored else "The data have no labels, so only geometry was measured. "
-    return said + " ".join(_against_baseline(comparison, metric) for metric in comparison.leading)
-
-
-def _against_baseline(comparison: Comparison, metric: Metric) -> str:
-    """A clause for each arm; of many arms, how many are better and worse, and the best."""
-    gaps = [(arm, comparison.difference(arm, metric)) for arm in comparison.arms[1:]]
-    found = {arm.name: gap for arm, gap in gaps if gap is not None}
-    said_of = {name: f"{gap}, {gap.count} seed{'s' * (gap.count > 1)}" for name, gap in found.items()}
-    clauses = {
-        name: f"{gap.verdict} ({said_of[name]})" if gap.verdict else said_of[name] for name, gap in found.items()
-    }
-    said = [f"{name} is {clause}" for name, clause in clauses.items()]
-    if len(comparison.arms) > MOST_ARMS and found:
-        verdicts = [gap.verdict for gap in found.values()]
-        counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("better", "undecided", "worse")]
+    metric, baseline = comparison.primary, comparison.arms[0].name
+    if metric is None:
+        return said + "None of the metrics is declared as better one way, so there is no verdict."
+    found = comparison.decisions()
+    clauses = [f"{name} is {clause(each)}" for name, each in found.items()]
+    if len(found) > MOST_ARMS:
+        verdicts = [each.verdict for each in found.values()]
+        counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("better", "equal", "undecided", "worse")]
         best = next(arm.name for arm in comparison.ranked() if arm.name in found)
-        first = comparison.leading[0].name
-        said = [
+        clauses = [
             f"of {len(found)} arms {', '.join(counts)}",
-            f"{best}, with the best mean of {first}, is {clauses[best]}",
+            f"{best}, with the best mean, is {clause(found[best])}",
         ]
-    return f"{metric.name} against {comparison.arms[0].name}: {'; '.join(said)}."
+    if missing := [arm.name for arm in comparison.arms[1:] if arm.name not in found]:
+        clauses.append(f"{', '.join(missing)} gave no finite values")
+    return f"{said}{metric.name} against {baseline}: {'; '.join(clauses)}."
 
 
-def _lead(comparison: Comparison) -> str:
-    """The verdict and the tables."""
-    tables = "".join(table(*each, mark=verdict_class) for each in comparison_tables(comparison))
-    note = (
-        "Mean over seeds ± 95 % interval (Student). Differences are paired by seed: same data order, masks and initial weights; "
-        "better and worse mean that the interval leaves out 0. Lower uniformity is better."
+def clause(decision: Decision) -> str:
+    """``better (+0.012 ± 0.004, 5 seeds)``; where nothing is decided, how many seeds more would probably do."""
+    seeds = f"{decision.count} seed{'s' * (decision.count > 1)}"
+    verdict = "practically equal" if decision.verdict == "equal" else decision.verdict
+    more = ""
+    if decision.verdict == "undecided":
+        count = decision.more_seeds
+        more = "; more seeds would hardly decide it" if count is None else f"; about {count} more would decide it"
+        more = "" if decision.count < 2 else more
+    return f"{verdict} ({decision}, {seeds}{more})"
+
+
+def _tables(comparison: Comparison) -> Section:
+    """The few columns that decide, how they are made, and all columns folded up."""
+    every = "".join(table(*each, mark=verdict_class) for each in comparison_tables(comparison))
+    body = (
+        table(*summary_rows(comparison), mark=verdict_class)
+        + f'<p class="quiet">{html.escape(explanation(comparison))}</p>'
     )
-    if not all(comparable(arm, comparison.arms[0], LOSS) for arm in comparison.arms):
-        note += " The loss has the uniformity term in it, so that of arms with another lambda is not compared."
-    if len(comparison.arms) > MOST_ARMS:
+    return Section("Results", f"{body}<details><summary>All metrics and differences</summary>{every}</details>")
+
+
+def explanation(comparison: Comparison) -> str:
+    """How verdicts and intervals are made."""
+    arms = len(comparison.arms) - 1
+    note = "Means over seeds ± 95 % interval (Student). Differences are paired by seed: the same data, order and first weights. "
+    if comparison.primary is not None:
+        margin = f"{comparison.margin_to():.2g}"
+        note += f"Arms are judged by {comparison.primary.name} alone, "
+        note += f"corrected for {arms} arms (Holm). " if arms > 1 else "at 95 %. "
         note += (
-            " Of twenty such intervals about one leaves out 0 by chance alone: look for what holds along a whole line."
+            f"Equal means that the interval lies within ±{margin}. Other columns are exploratory and have no verdict. "
         )
-    said = html.escape(headline(comparison))
-    return f'<div class="verdict">{_decided(comparison)}<p>{said}</p></div>{tables}<p class="quiet">{note}</p>'
+    if comparison.most is not None:
+        note += (
+            f"Seeds were added until every arm was decided, {comparison.most} at most; intervals of the primary metric allow for "
+            "looking after every seed. "
+        )
+    if not all(comparable(arm, comparison.arms[0], LOSS) for arm in comparison.arms):
+        note += "The loss has the uniformity term in it, so that of arms with another lambda is not compared. "
+    return note + "Lower uniformity is better."
 
 
 def _decided(comparison: Comparison) -> str:
-    """The arms that are better or worse than the baseline, best first; only these are bold."""
-    baseline = comparison.arms[0].name
-    metrics = comparison.leading
+    """The arms that are decided, best first; only these are bold."""
+    baseline, metric, found = comparison.arms[0].name, comparison.primary, comparison.decisions()
+    if metric is None:
+        return ""
     lines = []
-    for metric, verdict in product(metrics, ("better", "worse")):
-        gaps = ((arm.name, comparison.difference(arm, metric)) for arm in comparison.ranked())
-        names = [name for name, gap in gaps if gap is not None and gap.verdict == verdict]
+    for verdict, words in (("better", "Better than"), ("equal", "Practically equal to"), ("worse", "Worse than")):
+        names = [arm.name for arm in comparison.ranked() if arm.name in found and found[arm.name].verdict == verdict]
         said = ", ".join(names) if len(names) <= MOST_ARMS else f"{len(names)} of {len(comparison.arms) - 1} arms"
         if names:
-            text = f"{verdict.capitalize()} than {baseline} by {metric.name}: {said}"
+            text = f"{words} {baseline} by {metric.name}: {said}"
             lines.append(f"<p><strong>{html.escape(text)}</strong></p>")
-    by = " or ".join(metric.name for metric in metrics)
-    return "".join(lines) or f"<p>{html.escape(f'No arm is decidedly better or worse than {baseline} by {by}.')}</p>"
+    return "".join(lines) or f"<p>{html.escape(f'No arm is decided against {baseline} by {metric.name}.')}</p>"
 
 
 def verdict_class(cell: str) -> str:
     """What a cell with a verdict at its end is marked as."""
-    return next((verdict for verdict in ("better", "worse") if cell.endswith(f" {verdict}")), "")
+    return next(
+        (verdict for verdict in ("better", "equal", "worse") if cell == verdict or cell.endswith(f" {verdict}")), ""
+    )
 
 
 def _which(comparison: Comparison, arms: Sequence[Arm]) -> str:
@@ -168,7 +206,7 @@ def _level_class(cell: str) -> str:
 
 def _measures(what: str, summaries: dict[str, Summary]) -> str:
     """A column for each arm, or a row where there are many."""
-    rows = [[what, *summaries], *summary_rows(summaries)]
+    rows = [[what, *summaries], *measure_rows(summaries)]
     if len(summaries) > MOST_ARMS:
         rows = [list(row) for row in zip(*rows, strict=True)]
     return table(rows[0], rows[1:])

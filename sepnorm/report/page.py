@@ -41,9 +41,9 @@ def write_page(
         boxes = ""
         for figure in section.figures:
             caption = html.escape(str(figure.layout.meta or ""))
-            boxes += (
-                f'<figure><figcaption>{caption}</figcaption><div class="plot" id="figure-{len(drawn)}"></div></figure>'
-            )
+            height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
+            place = f'<div class="plot" id="figure-{len(drawn)}"{height}></div>'
+            boxes += f"<figure><figcaption>{caption}</figcaption>{place}</figure>"
             drawn.append(figure.to_json())
         figures = f'<div class="figures">{boxes}</div>' if boxes else ""
         parts.append(f"<section><h2>{html.escape(section.title)}</h2>{section.body}{figures}</section>")

@@ -17,6 +17,26 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     return [comparison_rows(comparison), *(difference_rows(comparison, arm) for arm in references(comparison))]
 
 
+def summary_rows(comparison: Comparison) -> Table:
+    """A row for each arm with what decides: the primary metric, its difference and verdict, and the geometry of [CLS]."""
+    primary, decisions = comparison.primary, comparison.decisions()
+    geometry = [metric for metric in comparison.columns if metric.kind == "geometry" and metric != primary]
+    scores = [metric for metric in (primary,) if metric is not None]
+    header = ["arm", "seeds", *(metric.name for metric in scores)]
+    header += [f"minus {comparison.arms[0].name}", "verdict"] * bool(scores) + [metric.name for metric in geometry]
+    rows = []
+    for arm in comparison.arms:
+        cells = [str(arm.interval(metric.key) or "") for metric in scores]
+        if scores:
+            decision = decisions.get(arm.name)
+            cells += ["", ""] if decision is None else [str(decision), decision.verdict]
+        means = [arm.interval(metric.key) for metric in geometry]
+        rows.append(
+            [arm.name, str(len(arm.metrics)), *cells, *("" if mean is None else f"{mean.mean:.3g}" for mean in means)]
+        )
+    return header, rows
+
+
 def comparison_rows(comparison: Comparison) -> Table:
     """Header and a row for each arm: means with 95 % intervals."""
     metrics = comparison.columns
@@ -29,14 +49,18 @@ def comparison_rows(comparison: Comparison) -> Table:
 
 
 def difference_rows(comparison: Comparison, to: Arm) -> Table:
-    """Header and a row for each other arm: the paired difference, its interval and the verdict."""
-    metrics = comparison.columns
+    """Header and a row for each other arm: the paired differences with their intervals, the primary metric's with its verdict."""
+    metrics, decisions = comparison.columns, comparison.decisions(to)
     header = [f"minus {to.name}", *(metric.name for metric in metrics)]
     rows = []
     for arm in comparison.arms:
         if arm is not to:
-            gaps = [comparison.difference(arm, metric, to) for metric in metrics]
-            rows.append([arm.name, *("" if gap is None else f"{gap} {gap.verdict or ''}".rstrip() for gap in gaps)])
+            cells = []
+            for metric in metrics:
+                decision = decisions.get(arm.name) if metric == comparison.primary else None
+                gap = comparison.difference(arm, metric, to)
+                cells.append(f"{decision} {decision.verdict}" if decision is not None else str(gap or ""))
+            rows.append([arm.name, *cells])
     return header, rows
 
 

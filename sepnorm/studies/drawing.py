@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sepnorm.experiment.comparison import Arm, Comparison
-from sepnorm.experiment.intervals import difference, interval
+from sepnorm.experiment.comparison import Arm, Comparison, comparable
+from sepnorm.experiment.intervals import Difference, difference, interval
 from sepnorm.geometry import uniformity
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
 from sepnorm.report.comparison_page import diagnoses, feature_section, map_section, shape_section, verdict_class
@@ -202,6 +202,14 @@ def _gap(arm: Arm, metric: str, to: Arm, other: str) -> str:
     return "" if gap is None else f"{_number(gap.mean, gap.half, False, '+')} {gap.verdict}"
 
 
+def _judged(comparison: Comparison, arm: Arm, key: str) -> Difference | None:
+    """Each difference by itself, by Student's interval."""
+    metric, baseline = comparison.declared.find(key), comparison.arms[0]
+    if not comparable(arm, baseline, metric):
+        return None
+    return difference(arm.values(key), baseline.values(key), metric.higher_is_better)
+
+
 def _name(comparison: Comparison, key: str) -> str:
     return comparison.declared.find(key).name
 
@@ -236,11 +244,7 @@ def _by_part(found: Found, metrics: dict[str, str], per_cent: bool = False) -> l
             arm = next((each for each in comparison.arms if each.name == name), None)
             mean = None if arm is None else arm.interval(metric)
             cells.append("" if mean is None else _number(mean.mean, mean.half, per_cent))
-            gap = (
-                None
-                if arm is None or arm is comparison.arms[0]
-                else comparison.difference(arm, comparison.declared.find(metric))
-            )
+            gap = None if arm is None or arm is comparison.arms[0] else _judged(comparison, arm, metric)
             against.append("" if gap is None else f"{_number(gap.mean, gap.half, per_cent, '+')} {gap.verdict or ''}")
         rows.append([name, *cells])
         if any(against):

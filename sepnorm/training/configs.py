@@ -12,8 +12,8 @@ from sepnorm.errors import SepNormError, require_known
 from sepnorm.layer.kinds import NormSpec
 
 
-class RunConfig(BaseModel):
-    """What every domain's run has. Each domain adds its own fields and presets."""
+class ArmConfig(BaseModel):
+    """What tells the arms and runs of a comparison apart."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,17 +27,7 @@ class RunConfig(BaseModel):
     uniformity_form: Literal["squared", "inner"] = "squared"
     uniformity_on: Literal["cls", "tokens", "both"] = "cls"
     uniformity_within: Literal["batch", "sample"] = "batch"  # which tokens are pushed apart
-    epochs: int = Field(gt=0)
-    max_steps: int | None = Field(None, gt=0)  # stop earlier
-    batch_size: int = Field(gt=1)
-    accumulation: int = Field(1, gt=0)  # batches before a step
-    learning_rate: float = Field(gt=0)
-    warmup: float = Field(0.1, ge=0, lt=1)  # share of the steps
-    weight_decay: float = Field(0.05, ge=0)
-    adam_betas: tuple[float, float] = (0.9, 0.95)
-    clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0 for none
     threads: int = Field(0, ge=0)  # of a run without an accelerator, 0 for all; the last bits of a result depend on it
-    checkpoints: int = Field(4, ge=0)  # how often a run is saved on its way
 
     @field_validator("norm")
     @classmethod
@@ -61,6 +51,21 @@ class RunConfig(BaseModel):
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """A copy with other values; unknown keys and values that do not fit are refused."""
         return build(type(self), self.model_dump() | check_keys(type(self), changes))
+
+
+class RunConfig(ArmConfig):
+    """What every domain's run has. Each domain adds its own fields and presets."""
+
+    epochs: int = Field(gt=0)
+    max_steps: int | None = Field(None, gt=0)  # stop earlier
+    batch_size: int = Field(gt=1)
+    accumulation: int = Field(1, gt=0)  # batches before a step
+    learning_rate: float = Field(gt=0)
+    warmup: float = Field(0.1, ge=0, lt=1)  # share of the steps
+    weight_decay: float = Field(0.05, ge=0)
+    adam_betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0 for none
+    checkpoints: int = Field(4, ge=0)  # how often a run is saved on its way
 
 
 def parse_arm(text: str) -> dict[str, str]:

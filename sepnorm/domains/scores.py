@@ -1,0 +1,120 @@
+"""``sepnorm compare scores``: the statistics and the page for scores that exist."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sepnorm.data.tables import rows_of_file
+from sepnorm.domains.comparison import write_comparison_folder
+from sepnorm.domains.own_training import declare
+from sepnorm.errors import SepNormError, nearest
+from sepnorm.experiment.comparison import Arm, Comparison
+from sepnorm.experiment.metrics import Metric
+from sepnorm.files import make_folder, require_file
+from sepnorm.training.configs import ArmConfig
+
+_LONG = {"metric", "value"}
+
+
+def compare_scores(
+    table: str | Path,
+    out: str | Path,
+    metrics: Mapping[str, bool] | Sequence[Metric],
+    margin: float | None = None,
+    baseline: str | None = None,
+) -> tuple[Comparison, Path]:
+    """Compares the arms of a table, and writes results and page to a folder; gives the page's path too.
+
+    Args:
+        table: a CSV, TSV, JSON or parquet file with columns ``arm``, ``seed`` and either ``metric`` and ``value``, or one a metric.
+        metrics: whether more is better, by name; the first is what arms are judged by.
+        margin: the difference that is practically none; by default 1 % of the baseline's mean.
+        baseline: the arm that others are compared with; by default the first of the table.
+    """
+    declared = declare(metrics)
+    path = Path(table)
+    values = read_scores(path)
+    if baseline is not None and baseline not in values:
+        raise SepNormError(f"{path} has no arm {baseline!r}: it has {', '.join(values)}.{nearest(baseline, values)}")
+    if len(values) < 2:
+        raise SepNormError(f"{path} has one arm, {next(iter(values))!r}, and a comparison has at least two.")
+    primary = next(metric.key for metric in declared.declared if metric.primary)
+    known = {key for runs in values.values() for scores in runs.values() for key in scores}
+    if primary not in known:
+        raise SepNormError(
+            f"{path} has no metric {primary!r}: it has {', '.join(sorted(known))}.{nearest(primary, known)}"
+        )
+    for name, runs in values.items():
+        if lacking := [seed for seed, scores in runs.items() if primary not in scores]:
+            raise SepNormError(f"{path} has no {primary} for arm {name!r}, seed {lacking[0]}.")
+    order = sorted(values, key=lambda name: name != baseline) if baseline is not None else list(values)
+    config = ArmConfig(data=path.name)
+    found = Comparison([Arm(name, config, values[name]) for name in order], declared, margin)
+    if not any(found.decisions().values()):
+        raise SepNormError(f"{path} has no seed that {order[0]} and another arm share: differences are paired by seed.")
+    folder = Path(out)
+    make_folder(folder)
+    return found, write_comparison_folder(found, folder, f"Scores of {path.name}")
+
+
+def read_scores(path: Path) -> dict[str, dict[int, dict[str, float]]]:
+    """Scores by arm, seed and metric."""
+    require_file(path)
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for number, row in enumerate(rows_of_file(path), 1):
+        if number == 1:
+            _require_columns(path, row)
+        where = f"row {number} of {path}"
+        arm, seed = str(row["arm"]).strip(), _seed(row["seed"], where)
+        scores = found.setdefault(arm, {}).setdefault(seed, {})
+        long = row.keys() >= _LONG
+        cells = (
+            {str(row["metric"]): row["value"]} if long else {k: v for k, v in row.items() if k not in ("arm", "seed")}
+        )
+        for key, cell in cells.items():
+            if (value := _value(cell, key, where, strict=long)) is None:
+                continue
+            if key in scores:
+                raise SepNormError(f"{where} has {key} of arm {arm!r}, seed {seed}, a second time.")
+            scores[key] = value
+    if not found:
+        raise SepNormError(f"{path} holds no rows.")
+    return found
+
+
+def _require_columns(path: Path, row: Mapping[str, Any]) -> None:
+    missing = [name for name in ("arm", "seed") if name not in row]
+    if missing or len(row) < 3:
+        lack = ", ".join(missing) or "of a metric"
+        raise SepNormError(
+            f"{path} lacks the column {lack}: it has {', '.join(map(str, row))}. Scores have arm, seed, and metric and value or a "
+            "column a metric."
+        )
+
+
+def _seed(cell: Any, where: str) -> int:
+    try:
+        number = float(cell)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number.is_integer():
+        raise SepNormError(f"{where} has the seed {cell!r}, which is no whole number.")
+    return int(number)
+
+
+def _value(cell: Any, key: str, where: str, strict: bool) -> float | None:
+    """The number in a cell; an empty one, or a column of words beside the metrics, is None."""
+    if cell is None or cell == "":
+        return None
+    try:
+        value = float(cell)
+    except (TypeError, ValueError):
+        if not strict:
+            return None
+        raise SepNormError(f"{where} has {cell!r} for {key}, which is no number.") from None
+    if not math.isfinite(value):
+        raise SepNormError(f"{where} has {cell} for {key}: leave out seeds without a finite value.")
+    return value
