@@ -78,19 +78,17 @@ def _run_trial(trial: Trial, norms: Mapping[str, nn.Module], num_cls: int) -> Tr
             trace = _passed(trial, part, inside, num_cls)
             with cut_scores():
                 without = _passed(trial, part, inside, num_cls)
+            trace.dependence.find_degenerate()
+            trace.dependence.find_reaching(trace.output, without.calls, without.output)
+            if trial.learnt and trace.start is not None:
+                _require_learnt_cls(trace, type(trial.module).__name__)
+            return trace
         except SepNormError as error:
             if not isinstance(error, MisfitError):
                 raise
             problem = problem or error.__cause__ or error
-            continue
         except Exception as error:  # whatever a foreign model raises is reported below, with what to do
             problem = problem or error
-            continue
-        trace.dependence.find_degenerate()
-        if trial.learnt and trace.start is not None:
-            _require_learnt_cls(trace, type(trial.module).__name__)
-        trace.dependence.find_reaching(trace.output, without.calls, without.output)
-        return trace
     raise SepNormError(
         f"{type(trial.module).__name__} could not be run to find its [CLS]: {type(problem).__name__}: {problem} "
         "Pass example=, a batch of at least two different samples in the form that the model takes."

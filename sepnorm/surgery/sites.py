@@ -110,7 +110,7 @@ def survey(model: nn.Module, example: Any = None, num_cls: int = 1) -> Sites:
         if isinstance(module, TokenNorm) or (norm_kind(module) and id(module) not in inner):
             norms[path] = module
     sites = {path: _site(path, module) for path, module in norms.items()}
-    with feed.quiet(model), torch.enable_grad():
+    with feed.quiet(model), torch.inference_mode(False), torch.enable_grad():
         trial = find_trial(model) if example is None else trial_of_example(model, example)
         trace = run_trial(trial, {_below(path, trial.prefix): module for path, module in norms.items()}, num_cls)
         if trace.first_cls is None:

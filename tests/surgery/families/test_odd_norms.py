@@ -87,6 +87,14 @@ def test_frozen_parameters_stay_frozen():
     assert not any(p.requires_grad for p in model.parameters())
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_norms_are_found_where_gradients_are_off(mode):
+    model = ZOO["ViT"]()
+    with mode():
+        report = sepnorm.convert(model, "bn+ln")
+    assert [site.path for site in report.converted] == ["layernorm"]
+
+
 def test_rms_norms_of_tokens_that_become_layer_norms_are_told():
     """Calibration matches what has batch statistics; the tokens' norm is another one, and the tokens move."""
     build = ZOO["EuroBERT"]
