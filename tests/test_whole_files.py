@@ -29,15 +29,15 @@ from runs import outcome
 from whole_files import COMPARE, IMAGES, RUN_IMAGES, copy
 
 from sepnorm import files
-from sepnorm.domains.comparison import write_results
+from sepnorm.domains.comparison import write_comparison_folder
 from sepnorm.domains.images.config import PRESETS
 from sepnorm.domains.pretraining import pretrain
 from sepnorm.errors import InterruptedRunError
 from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Outcome, perform
-from sepnorm.report.comparison_page import comparison_rows, difference_rows
 from sepnorm.report.selection import references
+from sepnorm.report.tables import comparison_rows, difference_rows, summary_rows
 from sepnorm.training.trainer import last_checkpoint
 
 
@@ -455,7 +455,7 @@ def tables_of(comparison: Comparison) -> list[list[list[str]]]:
 
 
 def test_names_are_text_in_the_table_for_latex(comparison, tmp_path):
-    write_results(comparison, tmp_path)
+    write_comparison_folder(comparison, tmp_path, "Odd names")
     written = (tmp_path / "results.tex").read_text(encoding="utf-8")
     bodies = re.findall(r"\\begin\{tabular\}\{l+\}\n(.*?)\\end\{tabular\}", written, re.DOTALL)
     shown = []
@@ -468,17 +468,18 @@ def test_names_are_text_in_the_table_for_latex(comparison, tmp_path):
 def test_bars_and_lines_in_names_do_not_make_cells_and_rows_in_markdown(comparison, tmp_path):
     for arm, name in zip(comparison.arms, ["a|b", "|", "c||d", "g\nh"], strict=False):
         arm.name = name
-    write_results(comparison, tmp_path)
+    write_comparison_folder(comparison, tmp_path, "Odd names")
     written = (tmp_path / "results.md").read_text(encoding="utf-8")
     lines = [line for line in written.splitlines() if line.startswith("|")]
-    for rows in tables_of(comparison):
+    header, summary = summary_rows(comparison)
+    for rows in [[header, *summary], *tables_of(comparison)]:
         some, lines = lines[: len(rows) + 1], lines[len(rows) + 1 :]  # with the line below the header
         assert [len(re.findall(r"(?<!\\)\|", line)) for line in some] == [len(rows[0]) + 1] * (len(rows) + 1), some
     assert lines == []
 
 
 def test_the_table_for_programs_has_the_names_as_they_are(comparison, tmp_path):
-    write_results(comparison, tmp_path)
+    write_comparison_folder(comparison, tmp_path, "Odd names")
     with open(tmp_path / "results.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
     assert rows[0] == ["arm", "seed", *METRICS] and list(dict.fromkeys(row[0] for row in rows[1:])) == NAMES

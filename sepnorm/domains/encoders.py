@@ -164,10 +164,10 @@ def open_encoder(target: str, whole: bool = False) -> Encoder:
 
     ``whole``: with the head that a folder of transformers has, rather than the encoder alone.
     """
+    if target.startswith("timm:"):
+        return _wrap(target, open_timm(target.removeprefix("timm:")), Path(target))
     target = _of_run(target)
     folder = Path(target)
-    if target.startswith("timm:"):
-        return _wrap(target, open_timm(target.removeprefix("timm:")), folder)
     if folder.exists() and not folder.is_dir():
         raise SepNormError(
             f"{target} is neither a model's folder nor a file of embeddings (.npy, .npz, .parquet, .csv)."

@@ -6,7 +6,7 @@ from typing import Any
 
 from sepnorm.experiment.comparison import Arm, Comparison, paired
 from sepnorm.report.figures import COLOURS, figure
-from sepnorm.report.selection import references
+from sepnorm.report.selection import references, shown_arms
 
 _ROW = 52  # pixels
 _VERDICTS = {"better": "better", "worse": "worse", "equal": "practically equal", "undecided": "undecided"}
@@ -17,7 +17,7 @@ def forest(comparison: Comparison) -> list[Any]:
     metric = comparison.primary
     if metric is None or not comparison.decisions():
         return []
-    rows = [(arm, to) for to in references(comparison) for arm in comparison.arms if arm is not to]
+    rows = [(arm, to) for to in references(comparison) for arm in shown_arms(comparison) if arm is not to]
     side = "right" if metric.higher_is_better else "left"
     title = f"Paired differences in {metric.name}: {side} of the line is better"
     found = figure(title, f"difference in {metric.name}", "", height=110 + _ROW * len(rows), showlegend=False)

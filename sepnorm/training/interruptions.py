@@ -38,5 +38,5 @@ def lost_processes(folder: Path) -> Iterator[None]:
         if not many() or not is_of_lost_process(error):
             raise
         raise InterruptedRunError(
-            f"another process of this run is gone ({one_line(error)[:120]}), so it stopped; checkpoints are in {folder}"
+            f"another process of this run is gone, so it stopped ({one_line(error)[:120]}); checkpoints are in {folder}"
         ) from error

@@ -50,10 +50,11 @@ def test_the_name_of_a_set_of_pairs_does_not_turn_a_verdict_round():
 def test_a_verdict_follows_the_declaration():
     config = RunConfig(data="x", epochs=1, batch_size=2, learning_rate=0.1)
     key = "probe_weight_loss_roc_auc"
-    low, high = ({seed: {key: value + seed / 1000} for seed in range(3)} for value in (0.5, 0.9))
+    low = {seed: {key: 0.5 + seed / 1000} for seed in range(3)}
+    high = {seed: {key: 0.9 + seed / 900} for seed in range(3)}
     found = Comparison([Arm("ln", config, low), Arm("bn", config, high)], MOLECULES)
-    assert found.difference(found.arms[1], MOLECULES.find(key)).verdict == "better"
-    assert found.as_dict()["arms"][1]["metrics"][key]["difference"]["verdict"] == "better"
+    assert found.primary.key == key and found.decisions()["bn"].verdict == "better"
+    assert found.as_dict()["decisions"]["bn"]["verdict"] == "better"
 
 
 def test_what_nobody_declared_gets_no_verdict():

@@ -59,12 +59,14 @@ def arms():
 def test_arms_are_paired_by_seed(tmp_path):
     found = compare(lambda base: Counting(), METRICS, TINY, arms(), [0, 1, 2], tmp_path)
     assert [arm.name for arm in found.arms] == ["ln", "bn+ln@final"]
-    gap = found.difference(found.arms[1], METRICS.find("accuracy"))
+    gap = found.decisions()["bn+ln@final"]
     assert gap.verdict == "better" and gap.mean == pytest.approx(1.001)
-    assert found.difference(found.arms[1], METRICS.find("uniformity")).verdict == "better"  # lower is better there
+    other = found.difference(found.arms[1], METRICS.find("uniformity"))
+    assert other.verdict is None  # what is not primary is not judged
     assert found.arms[0].interval("accuracy").half > 1  # unpaired, the seeds would hide it
     plain = json.loads(json.dumps(found.as_dict()))
-    assert plain["arms"][1]["metrics"]["accuracy"]["difference"]["verdict"] == "better"
+    assert plain["primary"] == "accuracy" and plain["decisions"]["bn+ln@final"]["verdict"] == "better"
+    assert plain["arms"][1]["metrics"]["accuracy"]["difference"]["mean"] == pytest.approx(1.001)
     assert "difference" not in plain["arms"][0]["metrics"]["accuracy"]
 
 

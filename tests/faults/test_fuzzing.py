@@ -28,7 +28,7 @@ import sepnorm
 from sepnorm import SepNormError, geometry, losses
 from sepnorm.data.records import read_texts
 from sepnorm.data.vectors import EmbeddingFile
-from sepnorm.domains import NAMES, open_domain
+from sepnorm.domains import domain_names, open_domain
 from sepnorm.domains.comparison import parse_arms
 from sepnorm.domains.molecules.features import featurise
 from sepnorm.domains.molecules.tables import read_table
@@ -190,7 +190,7 @@ def test_a_batch_that_a_model_cannot_take_is_named(batch):
 # ---- settings -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("domain", NAMES)
+@pytest.mark.parametrize("domain", domain_names())
 def test_settings_are_taken_or_refused_in_a_sentence(domain):
     presets = open_domain(domain).presets
     known = sorted(type(presets["demo"]).model_fields)

@@ -272,7 +272,7 @@ def test_a_comparison_writes_its_page_with_predictions_and_structures(tmp_path):
     rows = [f"{text},{value}" for text, value in zip(some.smiles, some.targets[:, 0].tolist(), strict=True)]
     table.write_text("\n".join(["smiles,y", *rows]))
     small = {"width": 16, "depth": 2, "heads": 2, "feed_forward": 16, "max_steps": 3, "batch_size": 16, "threads": 0}
-    page = compare_domain(
+    _, page = compare_domain(
         domain, parse_arms("ln,bn+ln@final"), [0], "demo", small | {"data": str(table)}, tmp_path / "out"
     )
     text = page.read_text()

@@ -8,6 +8,7 @@ from models import text_model
 import sepnorm
 from sepnorm import SepNormError
 from sepnorm.domains.encoders import Encoder, open_encoder
+from sepnorm.domains.images.encoder import ImageEncoder
 from sepnorm.domains.text.embedding import embed_distinct, sentence_embedder
 
 SENTENCES = ["the cat sat on the mat and the dog sat on the cat", "a b", "dog", "the number 4 2 and a cat", "c d e", ""]
@@ -89,7 +90,7 @@ def test_other_poolings_other_encoders_and_no_sentences_are_refused(folder):
     with pytest.raises(SepNormError, match=r"no pooling 'means': there are cls, mean. Did you mean 'mean'"):
         sentence_embedder(encoder, "means")
     with pytest.raises(SepNormError, match="takes images, not text"):
-        sentence_embedder(Encoder("pictures", encoder.model, "images", None))
+        sentence_embedder(ImageEncoder("pictures", encoder.model, None))
     with pytest.raises(SepNormError, match="no sentences to embed"):
         sentence_embedder(encoder)([])
 

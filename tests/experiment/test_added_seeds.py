@@ -1,0 +1,94 @@
+"""Seeds are added, all arms of a seed together, until every arm is decided."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+import torch
+
+from sepnorm.experiment.comparison import Arm, Comparison, compare
+from sepnorm.experiment.decisions import decide
+from sepnorm.experiment.metrics import Metric, Metrics
+from sepnorm.experiment.runs import Outcome
+from sepnorm.training.configs import ArmConfig
+
+METRICS = Metrics([Metric("accuracy", "accuracy", primary=True)])
+ARMS = [ArmConfig(data="made up", norm=norm) for norm in ("ln", "bn", "bn+ln")]
+
+
+class Made:
+    """A recipe whose metric is drawn by seed and norm: ``gaps`` are the true differences to ln, in standard deviations."""
+
+    def __init__(self, gaps: dict[str, float], scale: float = 0.01) -> None:
+        self.gaps, self.scale = gaps, scale
+        self.done: list[tuple[str, int]] = []
+
+    def run(self, config, folder, report):
+        self.done.append((config.norm, config.seed))
+        place = list(self.gaps).index(config.norm)
+        noise = numpy.random.default_rng(1000 * config.seed + place).normal()
+        if not self.gaps[config.norm]:
+            noise = (-1) ** config.seed * (1 + config.seed / 10)  # about 0 for ever
+        value = 0.8 + 0.01 * config.seed + self.scale * (self.gaps[config.norm] + (noise if config.norm != "ln" else 0))
+        return Outcome({"accuracy": value}, [(1, 0.5)], {"cls": torch.ones(2, 3)}, lambda folder: folder.mkdir())
+
+
+def run(recipe: Made, folder, most: int = 12, arms=ARMS) -> Comparison:
+    return compare(lambda base: recipe, METRICS, arms[0], arms, range(most), folder, adaptive=True)
+
+
+def test_large_differences_stop_early_and_small_ones_go_to_the_end(tmp_path):
+    large = Made({"ln": 0, "bn": 8, "bn+ln": -8})
+    found = run(large, tmp_path / "large")
+    assert {name: each.verdict for name, each in found.decisions().items()} == {
+        "bn@final": "better",
+        "bn+ln@final": "worse",
+    }
+    seeds = len(found.arms[0].metrics)
+    assert 3 <= seeds < 12 and len(large.done) == 3 * seeds  # all arms of a seed together, and none too many
+    small = Made({"ln": 0, "bn": 8, "bn+ln": 0}, scale=0.05)
+    found = run(small, tmp_path / "small")
+    assert len(found.arms[0].metrics) == 12 and found.decisions()["bn+ln@final"].verdict == "undecided"
+
+
+def test_what_is_finished_is_looked_at_again_as_it_was(tmp_path):
+    gaps = {"ln": 0, "bn": 6, "bn+ln": 6}
+    first = run(Made(gaps), tmp_path)
+    again = Made(gaps)
+    second = run(again, tmp_path)
+    assert again.done == [] and second.as_dict() == first.as_dict()
+    for seed in (
+        len(first.arms[0].metrics),
+        len(first.arms[0].metrics) + 1,
+    ):  # runs ahead of the decision change nothing
+        for arm in ARMS:
+            ahead = Made(gaps)
+            compare(lambda base, ahead=ahead: ahead, METRICS, arm, [arm], [seed], tmp_path)
+    assert run(again, tmp_path).as_dict() == first.as_dict() and again.done == []
+
+
+def test_an_arm_keeps_its_first_verdict(tmp_path):
+    """One that is left undecided by later seeds stays decided, as the limits allow."""
+    gaps = [0.010, 0.0101, 0.0099, 0.010, -0.2, 0.3, -0.2, 0.3]
+    baseline = {seed: {"accuracy": 0.8} for seed in range(8)}
+    arm = {seed: {"accuracy": 0.8 + gap} for seed, gap in enumerate(gaps)}
+    found = Comparison([Arm("ln", ARMS[0], baseline), Arm("bn", ARMS[1], arm)], METRICS, margin=0.001, most=12)
+    assert decide({"bn": gaps}, margin=0.001, higher_is_better=True, most=12)["bn"].verdict == "undecided"
+    decision = found.decisions()["bn"]
+    assert decision.verdict == "better" and decision.count < 8
+
+
+def test_the_margin_is_that_of_the_first_seeds():
+    values = [0.5, 0.6, 0.7, 5.0]
+    baseline = {seed: {"accuracy": value} for seed, value in enumerate(values)}
+    found = Comparison([Arm("ln", ARMS[0], baseline), Arm("bn", ARMS[1], baseline)], METRICS, most=12)
+    assert found.margin_to() == pytest.approx(0.006)  # 1 % of the mean of three
+    assert Comparison(found.arms, METRICS).margin_to() == pytest.approx(0.017)
+    assert found.decisions()["bn"].verdict == "equal" and found.decided
+
+
+def test_an_arm_without_finite_values_is_not_decided(tmp_path):
+    baseline = {seed: {"accuracy": 0.8 + seed / 100} for seed in range(3)}
+    broken = {seed: {"accuracy": float("nan")} for seed in range(3)}
+    found = Comparison([Arm("ln", ARMS[0], baseline), Arm("bn", ARMS[1], broken)], METRICS)
+    assert found.decisions() == {} and not found.decided
