@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sepnorm.arguments import flag, number, whole
-from sepnorm.errors import SepNormError, nearest
+from sepnorm.errors import SepNormError, nearest, one_line
+from sepnorm.layer.kernels import BatchKernel, Kernel, LayerKernel, ScaleKernel
 
 Kind = str | Callable[[int], nn.Module]
+MOST_CHANNELS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class NormKind:
         types: the modules that are of this kind.
         acts: what a norm of this kind makes of ``x`` (..., channels), so that a library's own class is known by what it does.
         uses_batch: whether it keeps statistics of batches.
-        fused: whether the layer's fused path has it; others take the plain path.
+        kernel: what does it on the layer's fused path; kinds without one take the plain path.
     """
 
     short: str
@@ -34,7 +36,7 @@ class NormKind:
     types: tuple[type[nn.Module], ...]
     acts: Callable[[Any, Tensor], Tensor] | None = None
     uses_batch: bool = False
-    fused: bool = False
+    kernel: type[Kernel] | None = None
 
 
 class DynamicTanh(nn.Module):
@@ -49,6 +51,21 @@ class DynamicTanh(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = torch.tanh(self.alpha * x)
         return out if self.weight is None or self.bias is None else out * self.weight + self.bias
+
+
+class ScaleShift(nn.Module):
+    """``x * weight + bias`` per channel: what a batch norm is once its statistics are fixed (see ``freeze``)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.bias, x, self.weight)
+
+    def extra_repr(self) -> str:
+        return str(self.weight.numel())
 
 
 def _batch(dim: int, *, eps: float, momentum: float | None, affine: bool, **factory: Any) -> nn.Module:
@@ -79,11 +96,16 @@ def _acts_rms(norm: Any, x: Tensor) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], norm.weight)
 
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.SyncBatchNorm)
 KINDS = {
-    "batch": NormKind("bn", _batch, (nn.BatchNorm1d, nn.SyncBatchNorm), uses_batch=True, fused=True),
-    "layer": NormKind("ln", _layer, (nn.LayerNorm,), _acts_layer, fused=True),
+    "batch": NormKind("bn", _batch, BATCH_NORMS, uses_batch=True, kernel=BatchKernel),
+    "layer": NormKind("ln", _layer, (nn.LayerNorm,), _acts_layer, kernel=LayerKernel),
     "rms": NormKind("rms", _rms, (nn.RMSNorm,), _acts_rms),
     "tanh": NormKind("dyt", _tanh, (DynamicTanh,)),
+}
+#: By what a module computes, so that classes which torch derives from a norm's, as for a parametrization, are fused too.
+KERNELS: dict[Any, type[Kernel]] = {ScaleShift.forward: ScaleKernel} | {
+    norm.forward: kind.kernel for kind in KINDS.values() if kind.kernel is not None for norm in kind.types
 }
 _LONG = {kind.short: name for name, kind in KINDS.items()}
 
@@ -147,7 +169,7 @@ def short_name(kind: str) -> str:
 def build_norm(kind: Kind, dim: int, **options: Any) -> nn.Module:
     """One norm over ``dim`` channels, from a kind's name or from a callable that takes ``dim``."""
     if isinstance(kind, str):
-        return _built(kind_name(kind), whole(dim, "dim", 1), **options)
+        return _built(kind_name(kind), whole(dim, "dim", 1, MOST_CHANNELS), **options)
     if not callable(kind):
         raise SepNormError(f"a norm is a name or a callable that builds a module from dim, found {kind!r}.")
     module = kind(dim)
@@ -158,11 +180,19 @@ def build_norm(kind: Kind, dim: int, **options: Any) -> nn.Module:
 
 def _built(kind: str, dim: int, *, eps: Any, momentum: Any, affine: Any, **factory: Any) -> nn.Module:
     eps = eps if eps is None else number(eps, "eps", 0)
-    momentum = momentum if momentum is None else number(momentum, "momentum")
+    momentum = momentum if momentum is None else number(momentum, "momentum", 0)
+    if momentum is not None and momentum > 1:
+        raise SepNormError(
+            f"momentum is the share of a new batch in running statistics, from 0 to 1, or None for the mean of all batches, "
+            f"found {momentum:g}."
+        )
     try:
         return KINDS[kind].build(dim, eps=eps, momentum=momentum, affine=flag(affine, "affine"), **factory)
-    except RuntimeError as error:  # a device or dtype that is none, or more channels than fit into memory
-        raise SepNormError(f"a {kind} norm of {dim} channels cannot be built: {str(error).splitlines()[0]}.") from error
+    except (RuntimeError, AssertionError) as error:  # no such device, no floating-point dtype, too little memory
+        given = ", ".join(f"{name}={value}" for name, value in factory.items() if value is not None)
+        raise SepNormError(
+            f"a {kind} norm of {dim} channels cannot be built{f' with {given}' if given else ''}: {one_line(error)}."
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""The parts of torch that have no public name and that the layer cannot do without, each in one place."""
+"""The parts of torch that have no public name and that the layer would like to know of, each in one place.
+
+Where a later torch has such a name no more, the layer still gives the right numbers: each function says what is lost then.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,65 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
 
 def in_backward() -> bool:
-    """Whether a backward pass is running in this thread, as when gradient checkpointing runs a block again."""
-    return torch._C._current_graph_task_id() != -1
+    """Whether a backward pass is running in this thread, as when gradient checkpointing runs a block again.
+
+    Without torch's name for it, never: a block that is run again counts its batch statistics twice.
+    """
+    task = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1
 
 
 def transforms_active() -> bool:
-    """Whether ``torch.func``, forward-mode differentiation or the older ONNX export is at work: none can use our own backward."""
-    tracing = torch._C._get_tracing_state() is not None
-    return tracing or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    """Whether ``torch.func``, forward-mode differentiation or a trace is at work: none can use a backward of our own.
+
+    Without torch's names for the first two, always: the layer takes its plain path.
+    """
+    functional = getattr(torch._C, "_are_functorch_transforms_active", None)
+    dual_level = getattr(forward_ad, "_current_level", 0)
+    return functional is None or functional() or dual_level >= 0 or torch.jit.is_tracing()
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Whether somebody registered a hook on the module, which has to be called then."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    """Whether somebody registered a hook on the module, which has to be called then.
+
+    Without torch's tables of hooks, always: modules are called.
+    """
+    return any(getattr(module, name, True) for name in _HOOKS)
 
 
 def remove_hooks(module: nn.Module, ours: Any) -> None:
-    """Takes out the forward hooks for which ``ours(hook)`` holds, also those that came with a copy of the module."""
-    for hooks, extra in (
-        (module._forward_pre_hooks, (module._forward_pre_hooks_with_kwargs,)),
-        (module._forward_hooks, (module._forward_hooks_with_kwargs, module._forward_hooks_always_called)),
-    ):
-        for key in [key for key, hook in hooks.items() if ours(hook)]:
-            for table in (hooks, *extra):
-                table.pop(key, None)
+    """Takes out the forward hooks for which ``ours(hook)`` holds, also those that came with a copy of the module.
+
+    Without torch's tables of hooks they stay, and keep doing what they do.
+    """
+    tables = [getattr(module, name, {}) for name in ("_forward_pre_hooks", "_forward_hooks")]
+    extra = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+    for key in [key for table in tables for key, hook in table.items() if ours(hook)]:
+        for table in (*tables, *(getattr(module, name, {}) for name in extra)):
+            table.pop(key, None)
+
+
+class WideStatistics(nn.Module):
+    """A module whose batch norms keep their statistics in float32 at least when it is cast: a sum of small steps needs it.
+
+    Without torch's name for moving and casting, statistics are cast like weights.
+    """
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        before = [
+            (norm, name, buffer)
+            for norm in self.children()
+            if isinstance(norm, nn.BatchNorm1d | nn.SyncBatchNorm)
+            for name, buffer in norm.named_buffers(recurse=False)
+            if buffer.is_floating_point()
+        ]
+        super()._apply(fn, recurse)
+        for norm, name, old in before:
+            new = norm.get_buffer(name)
+            if new.dtype in (torch.bfloat16, torch.float16):
+                setattr(norm, name, old.to(new.device, torch.promote_types(old.dtype, torch.float32)))
+        return self

@@ -1,0 +1,69 @@
+"""Which tokens count: padding stays out of batch statistics and of means over tokens.
+
+A padding mask is (batch, tokens), boolean, True where padded, as torch's ``key_padding_mask``; ``keep`` is its opposite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepnorm.errors import SepNormError
+
+#: How a message names the mask of a converted model, which nobody handed to the norm.
+OF_THE_MODEL = "the padding mask of the running model"
+
+
+def check_padding(padding: Any, batch: int, tokens: int, name: str = "padding_mask") -> None:
+    """Refuses what is no padding mask for (batch, tokens, channels); ``name`` is how the message calls it."""
+    if not isinstance(padding, Tensor) or padding.dtype != torch.bool:
+        found = getattr(padding, "dtype", type(padding).__name__)
+        raise SepNormError(
+            f"{name} is boolean, True where padded, found {found}. From a transformers attention_mask: "
+            "padding_mask = attention_mask == 0."
+        )
+    if tuple(padding.shape) != (batch, tokens):
+        raise SepNormError(
+            f"{name} has the shape (batch, tokens) = {(batch, tokens)} for this input, found {tuple(padding.shape)}. "
+            "Give a mask with one entry for every token that reaches the norm, [CLS] among them."
+        )
+
+
+def in_layout(padding: Tensor, token_dim: int) -> Tensor:
+    """The mask (batch, tokens, 1), or (tokens, batch, 1) with ``token_dim=0``, as the tokens are laid out."""
+    return (padding if token_dim == 1 else padding.t()).unsqueeze(-1)
+
+
+def zero_padding(x: Tensor, padding: Tensor, num_cls: int, token_dim: int, whole: bool) -> Tensor:
+    """Zeros in the place of padded tokens, the first ``num_cls`` excepted: nothing there reaches statistics or gradients.
+
+    Unless ``whole`` only what is not finite goes, so that other outputs at padding stay what they are.
+    """
+    padding = torch.cat([torch.zeros_like(padding[:, :num_cls]), padding[:, num_cls:]], 1)
+    where = in_layout(padding, token_dim)
+    return x.masked_fill(where if whole else where & ~x.isfinite(), 0.0)
+
+
+def rows_that_count(x: Tensor, part: str, num_cls: int, token_dim: int, padding: Tensor | None = None) -> Tensor:
+    """The rows (count, channels) of ``"cls"``, ``"tokens"`` or ``"all"`` in a tensor of tokens, without padding.
+
+    [CLS] is the first ``num_cls`` tokens and never padding, but where it is one of ``"all"``.
+    """
+    batch, tokens, width = x.shape[1 - token_dim], x.shape[token_dim], x.shape[-1]
+    if part == "cls":
+        return x.narrow(token_dim, 0, num_cls).reshape(-1, width)
+    first = num_cls if part == "tokens" else 0
+    if padding is None:
+        return x.narrow(token_dim, first, tokens - first).reshape(-1, width)
+    check_padding(padding, batch, tokens, OF_THE_MODEL)
+    keep = ~padding
+    keep[:, :first] = False
+    return x.reshape(-1, width).index_select(0, in_layout(keep, token_dim).reshape(-1).nonzero().view(-1))
+
+
+def masked_mean(x: Tensor, keep: Tensor) -> Tensor:
+    """The mean of (batch, tokens, ...) over the tokens where ``keep`` (batch, tokens) is True; of none, zero."""
+    keep = keep.to(x.device).view(*keep.shape, *[1] * (x.dim() - 2))
+    return x.masked_fill(~keep, 0.0).sum(1) / keep.sum(1).clamp(min=1)
