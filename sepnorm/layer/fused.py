@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,11 +16,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from sepnorm.layer.kernels import BatchKernel, Grads, Kernel
-from sepnorm.layer.kinds import BATCH_NORMS, KERNELS
+from sepnorm.layer.kinds import KERNELS
 from sepnorm.layer.statistics import Call
 from sepnorm.layer.torch_internals import is_watched, transforms_active
-
-HALF = (torch.bfloat16, torch.float16)
 
 
 def fusable(x: Tensor, cls_norm: nn.Module | None, token_norm: nn.Module, call: Call) -> bool:
@@ -37,7 +33,7 @@ def fusable(x: Tensor, cls_norm: nn.Module | None, token_norm: nn.Module, call: 
 
 
 def _has_kernel(norm: nn.Module, x: Tensor, of_cls: bool) -> bool:
-    kernel = KERNELS.get(type(norm).forward)
+    kernel = KERNELS.get(getattr(norm.forward, "__func__", None))  # none for a forward put on the module itself
     return kernel is not None and not is_watched(norm) and kernel.serves(norm, x, of_cls)
 
 
@@ -53,15 +49,18 @@ class FusedSepNorm(Function):
     """Takes x, weight and bias of [CLS] and of the tokens, and without a gradient the padding, the norms and the call."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cw: Any, cb: Any, tw: Any, tb: Any, padding: Any, norms: Any, call: Call) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, cw: Any, cb: Any, tw: Any, tb: Any, padding: Any, norms: Any, call: Call
+    ) -> Tensor:
         cls_norm, token_norm = norms
         cls = rows = None
         tokens = KERNELS[type(token_norm).forward](call)
         if cls_norm is not None:
-            rows = _rows(x, call)  # before the pass over all tokens, which then finds them in the cache
-            rows = rows.float() if isinstance(cls_norm, BATCH_NORMS) and rows.dtype in HALF else rows
             cls = KERNELS[type(cls_norm).forward](call)
-            rows_out = cls.forward(cls_norm, rows, *_in_dtype(rows.dtype, cw, cb))
+            rows = _rows(x, call)  # before the pass over all tokens, which then finds them in the cache
+            if isinstance(cls, BatchKernel):
+                rows = _cast(rows, torch.promote_types(rows.dtype, torch.float32))
+            rows_out = cls.forward(cls_norm, rows, _cast(cw, rows.dtype), _cast(cb, rows.dtype))
         out = tokens.forward(token_norm, x, tw, tb)
         if cls_norm is not None:
             _put_rows(out, rows_out, call)
@@ -82,22 +81,28 @@ class FusedSepNorm(Function):
             dx, dtw, dtb = tokens.backward(grad, x, tw, tb)
         else:
             cls_grad = _rows(grad, call)
-            dx, dtw, dtb = _token_grads(tokens, grad, x, tw, tb)
-            dtype = ctx.rows.dtype
-            drows, dcw, dcb = cls.backward(cls_grad.to(dtype), ctx.rows, *_in_dtype(dtype, cw, cb))
+            dx, dtw, dtb = _token_grads(tokens, grad, cls_grad, x, tw, tb)
+            drows, dcw, dcb = cls.backward(*(_cast(tensor, ctx.rows.dtype) for tensor in (cls_grad, ctx.rows, cw, cb)))
             _put_rows(dx, drows, call)
-        return dx, _like(dcw, cw), _like(dcb, cb), _like(dtw, tw), _like(dtb, tb), None, None, None
+        found = zip((dcw, dcb, dtw, dtb), (cw, cb, tw, tb), strict=True)
+        return dx, *(None if p is None else _cast(d, p.dtype) for d, p in found), None, None, None
 
 
 # ---- [CLS] among the tokens ---------------------------------------------------------------------------------------------
 
 
-def _token_grads(kernel: Kernel, grad: Tensor, x: Tensor, weight: Any, bias: Any) -> Grads:
+def _token_grads(kernel: Kernel, grad: Tensor, cls_grad: Tensor, x: Tensor, weight: Any, bias: Any) -> Grads:
     """Gradients of the tokens, their weight and bias, [CLS] left out exactly; at [CLS], ``dx`` is to be overwritten."""
     call = kernel.call
     if grad.is_cpu and not (call.sync and isinstance(kernel, BatchKernel)):  # a sum over processes is not done twice
-        with _zero_at_cls(grad, call):
+        # The incoming gradient is zero at [CLS] for the time being: a copy, or summing [CLS] apart, would cost a fifth
+        # more. On the CPU one node of a graph runs at a time and nobody sees the gap.
+        hole = grad.data.narrow(call.dim, 0, call.num_cls)
+        hole.zero_()
+        try:
             found = kernel.backward(grad, x, weight, bias)
+        finally:
+            hole.copy_(cls_grad.view(hole.shape))
         # a sum that is not finite may be so by [CLS] alone: zero times infinity
         if found[1] is None or math.isfinite(found[1].sum()):
             return found
@@ -106,21 +111,6 @@ def _token_grads(kernel: Kernel, grad: Tensor, x: Tensor, weight: Any, bias: Any
     dtokens, dweight, dbias = kernel.backward(grad, x, weight, bias)
     room = dtokens.new_empty(()).expand(*(call.num_cls if i == call.dim else s for i, s in enumerate(x.shape)))
     return torch.cat([room, dtokens], call.dim), dweight, dbias
-
-
-@contextmanager
-def _zero_at_cls(grad: Tensor, call: Call) -> Iterator[None]:
-    """The incoming gradient without [CLS] for the time being: a copy, or summing [CLS] apart, would cost a fifth more.
-
-    On the CPU, the only place where this is done, one node of a graph runs at a time and nobody sees the gap.
-    """
-    hole = grad.data.narrow(call.dim, 0, call.num_cls)
-    kept = hole.clone()
-    hole.zero_()
-    try:
-        yield
-    finally:
-        hole.copy_(kept)
 
 
 def _rows(x: Tensor, call: Call) -> Tensor:
@@ -139,13 +129,9 @@ def _tokens(x: Tensor, call: Call) -> Tensor:
     return x.narrow(call.dim, call.num_cls, x.shape[call.dim] - call.num_cls).contiguous()
 
 
-def _in_dtype(dtype: torch.dtype, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    return tuple(None if tensor is None else tensor.to(dtype) for tensor in tensors)
-
-
-def _like(grad: Tensor | None, parameter: Tensor | None) -> Tensor | None:
-    """A gradient in its parameter's dtype; none where there is no parameter."""
-    return None if grad is None or parameter is None else grad.to(parameter.dtype)
+def _cast(tensor: Any, dtype: torch.dtype | None) -> Any:
+    """A tensor in this dtype; none where there is neither."""
+    return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
 
 
 # ---- second derivatives -------------------------------------------------------------------------------------------------
@@ -153,23 +139,20 @@ def _like(grad: Tensor | None, parameter: Tensor | None) -> Tensor | None:
 
 def _differentiable_grads(ctx: Any, grad: Tensor, inputs: list[Any], padding: Tensor | None) -> list[Tensor | None]:
     """The gradients as functions of saved tensors, by torch's own derivatives of the same function."""
-    out = _formula(*inputs, padding, *ctx.kernels, ctx.call)
-    wanted = [number for number, need in enumerate(ctx.needs_input_grad) if need]
-    leaves = [inputs[number] for number in wanted]
-    found = torch.autograd.grad(out, leaves, grad, create_graph=True, allow_unused=True)
     grads: list[Tensor | None] = [None] * len(inputs)
+    wanted = [number for number, need in enumerate(ctx.needs_input_grad) if need]
+    out, leaves = _formula(ctx, padding, *inputs), [inputs[number] for number in wanted]
+    found = torch.autograd.grad(out, leaves, grad, create_graph=True, allow_unused=True)
     for number, value in zip(wanted, found, strict=True):
         grads[number] = value
     return grads
 
 
-def _formula(
-    x: Tensor, cw: Any, cb: Any, tw: Any, tb: Any, padding: Any, cls: Kernel | None, tokens: Kernel, call: Call
-) -> Tensor:
+def _formula(ctx: Any, padding: Any, x: Any, cw: Any, cb: Any, tw: Any, tb: Any) -> Tensor:
     """The function once more, by differentiable operations."""
+    (cls, tokens), call = ctx.kernels, ctx.call
     if cls is None:
         return tokens.formula(x, tw, tb, padding)
     first, rest = x.split([call.num_cls, x.shape[call.dim] - call.num_cls], call.dim)
-    padding = None if padding is None else padding[:, call.num_cls :]
-    rest = tokens.formula(rest, tw, tb, padding)
+    rest = tokens.formula(rest, tw, tb, None if padding is None else padding[:, call.num_cls :])
     return torch.cat([cls.formula(first, cw, cb, None).to(rest.dtype), rest], call.dim)

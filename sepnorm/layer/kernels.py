@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,31 +18,27 @@ _batch_backward = torch.ops.aten.native_batch_norm_backward.default
 Grads = tuple[Any, Any, Any]  # of input, weight and bias; none where there is no such parameter
 
 
-class Kernel:
+class Kernel(Protocol):
     """One norm in one call. It keeps what its backward needs, so that what happens to the module later does not reach it.
 
     ``x`` is all tokens, in three dimensions, or the rows (count, channels) of [CLS]. Weight and bias have its dtype.
     """
 
+    call: Call
     saved: Sequence[Tensor] = ()  # of every token
 
     def __init__(self, call: Call) -> None:
         self.call = call
 
     @staticmethod
-    def serves(norm: Any, x: Tensor, of_cls: bool) -> bool:
-        """Whether it can do ``norm`` for the layer's input ``x``."""
-        raise NotImplementedError
+    def serves(norm: Any, x: Tensor, of_cls: bool) -> bool: ...  # whether it can do ``norm`` for the layer's input
 
-    def forward(self, norm: Any, x: Tensor, weight: Any, bias: Any) -> Tensor:
-        raise NotImplementedError
+    def forward(self, norm: Any, x: Tensor, weight: Any, bias: Any) -> Tensor: ...
 
-    def backward(self, grad: Tensor, x: Tensor, weight: Any, bias: Any) -> Grads:
-        raise NotImplementedError
+    def backward(self, grad: Tensor, x: Tensor, weight: Any, bias: Any) -> Grads: ...
 
-    def formula(self, x: Tensor, weight: Any, bias: Any, padding: Tensor | None) -> Tensor:
-        """The output of ``forward`` by differentiable operations, for derivatives of derivatives."""
-        raise NotImplementedError
+    # the output of ``forward`` by differentiable operations, for derivatives of derivatives
+    def formula(self, x: Tensor, weight: Any, bias: Any, padding: Tensor | None) -> Tensor: ...
 
 
 class LayerKernel(Kernel):

@@ -76,7 +76,8 @@ class TokenNorm(WideStatistics):
         ``padding_mask``: (batch, tokens), boolean, True where padded, as torch's ``key_padding_mask``. In training padded
         tokens are taken for zeros and stay out of batch statistics over tokens, so that nothing depends on what lies there.
         """
-        self._check_input(x)
+        if not isinstance(x, Tensor) or not x.is_floating_point() or not self._fits(x.shape):
+            raise SepNormError(self._complaint(x))
         cls_norm, token_norm = self._places()
         if padding_mask is not None or self.padding is not None:
             x, padding_mask = self._without_padding(x, token_norm, padding_mask)
@@ -122,23 +123,20 @@ class TokenNorm(WideStatistics):
                 stacklevel=4,
             )
 
-    def _check_input(self, x: Any) -> None:
-        name = type(self).__name__
+    def _fits(self, shape: torch.Size) -> bool:
+        return len(shape) == 3 and shape[2] == self.dim and shape[self.token_dim] >= self.num_cls
+
+    def _complaint(self, x: Any) -> str:
         layout = "(batch, tokens, channels)" if self.token_dim == 1 else "(tokens, batch, channels)"
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = f"one of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise SepNormError(f"{name} takes a tensor {layout} of floating-point numbers, found {kind}.")
-        shape = x.shape
-        if len(shape) == 3 and shape[2] == self.dim and shape[self.token_dim] >= self.num_cls:
-            return
-        found = f"found the shape {tuple(shape)}"
-        if len(shape) != 3:
-            raise SepNormError(f"{name} takes a tensor {layout} of rank 3, {found}.")
-        if shape[2] != self.dim:
-            raise SepNormError(f"this {name} was built for {self.dim} channels in the last dimension, {found}.")
-        raise SepNormError(
-            f"num_cls is {self.num_cls}, but there are only {shape[self.token_dim]} tokens: {found} as {layout}."
-        )
+            return f"{type(self).__name__} takes a tensor {layout} of floating-point numbers, found {kind}."
+        found = f"found the shape {tuple(x.shape)}"
+        if x.dim() != 3:
+            return f"{type(self).__name__} takes a tensor {layout} of rank 3, {found}."
+        if x.shape[-1] != self.dim:
+            return f"this {type(self).__name__} was built for {self.dim} channels in the last dimension, {found}."
+        return f"num_cls is {self.num_cls}, but there are only {x.shape[self.token_dim]} tokens: {found} as {layout}."
 
     def extra_repr(self) -> str:
         layout = "" if self.token_dim == 1 else ", token_dim=0"

@@ -34,9 +34,6 @@ class Statistics(NamedTuple):
         return isinstance(self.inv_count, float) and self.inv_count == 0.0
 
 
-# ---- measuring ----------------------------------------------------------------------------------------------------------
-
-
 def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of (count, channels) over the rows; of no rows, zero and zero."""
     if rows.shape[0] == 0:
@@ -72,7 +69,7 @@ def differentiable_moments(x: Tensor, dim: int, padding: Tensor | None, sync: bo
     packed = AllReduce.apply(packed) if sync else packed
     total = packed[0].detach()
     mean = packed[1:] / total.clamp(min=1)
-    squares = ((rows - mean).square() * keep).sum(0)
+    squares = ((rows - mean) * keep).square().sum(0)
     return mean, (AllReduce.apply(squares) if sync else squares) / total.clamp(min=1), total
 
 
@@ -87,9 +84,6 @@ def all_reduce_moments(mean: Tensor, var: Tensor, count: Tensor) -> tuple[Tensor
     wide_var = (squares / total.clamp(min=1) - wide_mean.square()).clamp_(min=0)
     wide_var = torch.where(squares.isinf(), squares, wide_var)  # too large a number minus another is none
     return wide_mean.to(mean.dtype), wide_var.to(var.dtype), total[0]
-
-
-# ---- using --------------------------------------------------------------------------------------------------------------
 
 
 def batch_statistics(bn: Any, mean: Tensor, var: Tensor, total: Tensor, track: bool) -> Statistics:
@@ -126,14 +120,12 @@ def scale_shift(stats: Statistics, weight: Tensor | None, bias: Tensor | None) -
     return scale, shift
 
 
-# ---- tracking -----------------------------------------------------------------------------------------------------------
-
-
 def track_statistics(bn: Any, mean: Tensor, unbiased_var: Tensor, enough: Tensor | bool = True) -> None:
     """Moves the running statistics of ``bn`` towards these, as ``nn.BatchNorm1d`` does; not at all unless ``enough``."""
     bn.num_batches_tracked.add_(enough)
-    for running, new in ((bn.running_mean, mean), (bn.running_var, bound(unbiased_var))):
+    for running, new in ((bn.running_mean, mean), (bn.running_var, unbiased_var)):
         running.copy_(running.to(new.dtype).lerp(new, tracking_factor(bn)))
+    bound(bn.running_var)
 
 
 def tracking_factor(bn: Any) -> float:
@@ -141,12 +133,11 @@ def tracking_factor(bn: Any) -> float:
     return bn.momentum if bn.momentum is not None else 1.0 / float(bn.num_batches_tracked.clamp(min=1))
 
 
-def bound(var: Tensor) -> Tensor:
+def bound(var: Tensor) -> None:
     """Puts the largest number there is for a variance that is too large, as that of a channel at 1e20 (in place).
 
     Infinity would stay in a running variance for ever and silence the channel in evaluation. A mean that is not finite
     still tells of input that is not.
     """
     most = torch.finfo(var.dtype).max
-    var.data.nan_to_num_(nan=most, posinf=most)  # torch's batch norm saves what it tracks, and does not use it
-    return var
+    var.data.nan_to_num_(nan=most, posinf=most)  # as data: torch's batch norm saves what it tracks, and does not use it

@@ -11,8 +11,6 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
 
 def in_backward() -> bool:
     """Whether a backward pass is running in this thread, as when gradient checkpointing runs a block again.
@@ -30,7 +28,8 @@ def transforms_active() -> bool:
     """
     functional = getattr(torch._C, "_are_functorch_transforms_active", None)
     dual_level = getattr(forward_ad, "_current_level", 0)
-    return functional is None or functional() or dual_level >= 0 or torch.jit.is_tracing()
+    jit: Any = torch.jit  # its stubs leave the function out
+    return functional is None or functional() or dual_level >= 0 or jit.is_tracing()
 
 
 def is_watched(module: nn.Module) -> bool:
@@ -38,7 +37,11 @@ def is_watched(module: nn.Module) -> bool:
 
     Without torch's tables of hooks, always: modules are called.
     """
-    return any(getattr(module, name, True) for name in _HOOKS)
+    try:
+        before, after = module._forward_pre_hooks, module._forward_hooks
+        return bool(before or after or module._backward_pre_hooks or module._backward_hooks)
+    except AttributeError:
+        return True
 
 
 def remove_hooks(module: nn.Module, ours: Any) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepnorm.arguments import require_module
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import ScaleShift, TokenNorm, statistics
+from sepnorm.layer.kinds import BATCH_NORMS
+from sepnorm.layer.padding import rows_that_count
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.padding import PaddingContext
 from sepnorm.surgery.weights import require_values, require_weights
@@ -68,20 +69,6 @@ class Moments:
         return self.var.sqrt()
 
 
-def part_rows(x: Tensor, part: str, num_cls: int, token_dim: int, padding: Tensor | None = None) -> Tensor:
-    """The rows (count, channels) of ``"cls"``, ``"tokens"`` or ``"all"`` in a tensor of tokens, without padding."""
-    x = x if token_dim == 1 else x.transpose(0, 1)
-    keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-    if part == "cls":
-        keep[:, num_cls:] = False
-    else:
-        if padding is not None:
-            keep &= ~padding
-        if part == "tokens":
-            keep[:, :num_cls] = False
-    return x[keep]
-
-
 @dataclass(eq=False)
 class Matched:
     """Moments of one part of a norm's input and of its output."""
@@ -108,8 +95,8 @@ def measure_norms(
     def watch(path: str, token_dim: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
             for part, matched in found[path].items():
-                matched.before.add(part_rows(args[0], part, num_cls, token_dim, context.mask))
-                matched.after.add(part_rows(output, part, num_cls, token_dim, context.mask))
+                matched.before.add(rows_that_count(args[0], part, num_cls, token_dim, context.mask))
+                matched.after.add(rows_that_count(output, part, num_cls, token_dim, context.mask))
 
         return hook
 
@@ -156,7 +143,7 @@ def calibrate(model: nn.Module, data: Iterable[Any]) -> nn.Module:
         for path, norm in model.named_modules()
         if isinstance(norm, TokenNorm)
         for part, bn in parts_of(norm)
-        if isinstance(bn, _BatchNorm) and bn.running_mean is not None
+        if isinstance(bn, BATCH_NORMS) and bn.running_mean is not None
     ]
     if not places:
         raise SepNormError(
@@ -198,7 +185,7 @@ def freeze(model: nn.Module) -> nn.Module:
     for norm in model.modules():
         if not isinstance(norm, TokenNorm):
             continue
-        batch_norms = [(name, child) for name, child in norm.named_children() if isinstance(child, _BatchNorm)]
+        batch_norms = [(name, child) for name, child in norm.named_children() if isinstance(child, BATCH_NORMS)]
         trained = norm.origin is not None and norm.origin.trained(norm)
         for name, child in batch_norms:
             setattr(norm, name, fold(child))
@@ -239,7 +226,7 @@ def _hooked(norm: TokenNorm, part: str, moments: Moments) -> Any:
         padding = kwargs.get("padding_mask", args[1] if len(args) > 1 else None)
         if padding is None and norm.padding is not None:
             padding = norm.padding.current(x.shape[1 - norm.token_dim], x.shape[norm.token_dim])
-        moments.add(part_rows(x, part, norm.num_cls, norm.token_dim, padding))
+        moments.add(rows_that_count(x, part, norm.num_cls, norm.token_dim, padding))
 
     return _Handle(norm.register_forward_hook(after, with_kwargs=True))
 

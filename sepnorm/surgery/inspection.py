@@ -17,8 +17,9 @@ from sepnorm.geometry.cloud import Directions, Sample, Triangle
 from sepnorm.geometry.measures import entropy_rank
 from sepnorm.layer import TokenNorm
 from sepnorm.layer.kinds import short_name
+from sepnorm.layer.padding import masked_mean, rows_that_count
 from sepnorm.surgery import model_call as feed
-from sepnorm.surgery.calibration import Moments, part_rows, parts_of
+from sepnorm.surgery.calibration import Moments, parts_of
 from sepnorm.surgery.padding import PaddingContext
 from sepnorm.surgery.replacement import spec_of
 from sepnorm.surgery.sites import Site, find_sites
@@ -202,13 +203,13 @@ class _Side:
     def see(self, x: Tensor, padding: Tensor | None) -> None:
         x = x.detach()
         for name, part in self.parts.items():
-            part.add(part_rows(x, name, self.num_cls, self.token_dim, padding))
+            part.add(rows_that_count(x, name, self.num_cls, self.token_dim, padding))
         x = x if self.token_dim == 1 else x.transpose(0, 1)
         x = x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if padding is None else ~padding
         keep = keep[:, self.num_cls :]
         cosine = (x[:, self.num_cls :] @ x[:, 0, :, None])[..., 0].double()
-        self.cls_token += float((cosine.masked_fill(~keep, 0.0).sum(1) / keep.sum(1).clamp(min=1)).sum())
+        self.cls_token += float(masked_mean(cosine, keep).sum())
         self.samples += x.shape[0]
 
     def result(self) -> SideStatistics:
@@ -230,7 +231,7 @@ class _Watcher:
     def see(self, x: Tensor, output: Tensor, padding: Tensor | None) -> None:
         self.before.see(x, padding)
         self.after.see(output, padding)
-        self.all.add(part_rows(x.detach(), "all", self.before.num_cls, self.site.token_dim, padding))
+        self.all.add(rows_that_count(x.detach(), "all", self.before.num_cls, self.site.token_dim, padding))
 
     def result(self) -> SiteStatistics:
         before = self.before.result()

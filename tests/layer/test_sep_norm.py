@@ -380,6 +380,16 @@ def test_functional_call_uses_the_given_parameters():
         (lambda: SepNorm(4, num_cls=6)(torch.randn(3, 5, 4)), "num_cls is 6, but there are only 5 tokens"),
         (lambda: SepNorm(4, num_cls=0), "at least 1, found 0"),
         (lambda: SepNorm(4, token_dim=2), "token_dim is 1"),
+        (lambda: SepNorm(4, momentum=2), "momentum is .* from 0 to 1, or None .*, found 2"),
+        (lambda: SepNorm(4, momentum=-0.1), "momentum is a finite number of at least 0, found -0.1"),
+        (lambda: SepNorm.shared(4, "batch", momentum=1.5), "momentum is .* from 0 to 1, or None .*, found 1.5"),
+        (lambda: SepNorm(2**70), "dim is a whole number, at least 1 and at most 2147483647, found 11805916207174"),
+        (
+            lambda: SepNorm(2**70, lambda dim: nn.Identity(), lambda dim: nn.Identity()),
+            "dim is a whole number, at least",
+        ),
+        (lambda: SepNorm(4, device="mtia:99"), "a batch norm of 4 channels cannot be built with device=mtia:99: "),
+        (lambda: SepNorm(4, dtype=torch.int32), "a batch norm of 4 channels cannot be built with dtype=torch.int32: "),
         (lambda: SepNorm(4, cls="bacth"), "Did you mean 'batch'"),
         (lambda: SepNorm(4, tokens="layr"), "Did you mean 'layer'"),
         (lambda: SepNorm(4, tokens="batch")(torch.randn(3, 5, 4), torch.ones(3, 5)), "padding_mask is boolean"),
@@ -392,6 +402,14 @@ def test_functional_call_uses_the_given_parameters():
 def test_bad_input_is_refused_in_a_sentence(call, message):
     with pytest.raises(SepNormError, match=message):
         call()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has the device")
+@pytest.mark.parametrize("spec", ["bn+ln", "ln+ln", "rms", "dyt"])
+def test_a_device_that_is_not_there_is_refused_in_a_sentence(spec):
+    with pytest.raises(SepNormError, match=r"norm of 4 channels cannot be built with device=cuda: .+\.$") as error:
+        SepNorm.from_spec(spec, 4, device="cuda")
+    assert "\n" not in str(error.value)
 
 
 def test_shared_norm_of_one_layer_norm_is_a_layer_norm():

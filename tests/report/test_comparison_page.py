@@ -153,7 +153,7 @@ def test_the_page_of_a_lambda_sweep_in_a_browser(tmp_path):
             "[CLS] linear against lambda on [CLS]",
             "[CLS] linear against lambda on [CLS] and tokens",
         ]
-        places = "return document.getElementById('figure-2')._fullLayout.xaxis._categories"
+        places = "return document.getElementById('figure-3')._fullLayout.xaxis._categories"
         assert driver.execute_script(places) == ["0", "0.01", "0.1"]
         assert "Figures with a line for each arm show 6 of the 8 arms" in driver.find_element("tag name", "body").text
 
