@@ -39,32 +39,32 @@ def _has_kernel(norm: nn.Module, x: Tensor, of_cls: bool) -> bool:
 
 def fused(x: Tensor, cls_norm: Any, token_norm: Any, call: Call) -> Tensor:
     """The layer's output for (batch, tokens, channels), or (tokens, batch, channels) with ``call.dim=0``; padding is finite."""
-    weights = (None, None) if cls_norm is None else (cls_norm.weight, cls_norm.bias)
-    weights += (token_norm.weight, token_norm.bias)
-    out: Tensor = FusedSepNorm.apply(x.contiguous(), *weights, call.padding, (cls_norm, token_norm), call)
+    cw, cb = (None, None) if cls_norm is None else (cls_norm.weight, cls_norm.bias)
+    plan = (cls_norm, token_norm, call)
+    out: Tensor = FusedSepNorm.apply(x.contiguous(), cw, cb, token_norm.weight, token_norm.bias, plan)
     return out
 
 
 class FusedSepNorm(Function):
-    """Takes x, weight and bias of [CLS] and of the tokens, and without a gradient the padding, the norms and the call."""
+    """Takes x, weight and bias of [CLS] and of the tokens, and without a gradient the norms and the call."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, cw: Any, cb: Any, tw: Any, tb: Any, padding: Any, norms: Any, call: Call
-    ) -> Tensor:
-        cls_norm, token_norm = norms
+    def forward(ctx: Any, x: Tensor, cw: Any, cb: Any, tw: Any, tb: Any, plan: tuple[Any, Any, Call]) -> Tensor:
+        cls_norm, token_norm, call = plan
         cls = rows = None
         tokens = KERNELS[type(token_norm).forward](call)
         if cls_norm is not None:
             cls = KERNELS[type(cls_norm).forward](call)
-            rows = _rows(x, call)  # before the pass over all tokens, which then finds them in the cache
+            # Before the pass over all tokens, which then finds them in the cache; a copy, since batch norm is 4x slower
+            # on a strided view.
+            rows = torch.narrow_copy(x, call.dim, 0, call.num_cls).view(-1, x.shape[2])
             if isinstance(cls, BatchKernel):
                 rows = _cast(rows, torch.promote_types(rows.dtype, torch.float32))
             rows_out = cls.forward(cls_norm, rows, _cast(cw, rows.dtype), _cast(cb, rows.dtype))
         out = tokens.forward(token_norm, x, tw, tb)
         if cls_norm is not None:
             _put_rows(out, rows_out, call)
-        ctx.save_for_backward(x, cw, cb, tw, tb, padding)
+        ctx.save_for_backward(x, cw, cb, tw, tb, call.padding)
         ctx.kernels, ctx.rows, ctx.call = (cls, tokens), rows, call
         return out
 
@@ -73,19 +73,20 @@ class FusedSepNorm(Function):
         grad, call, (cls, tokens) = grads[0], ctx.call, ctx.kernels
         *inputs, padding = ctx.saved_tensors
         if torch.is_grad_enabled():  # a gradient of this gradient is wanted: let torch derive both
-            return *_differentiable_grads(ctx, grad, inputs, padding), None, None, None
+            return *_differentiable_grads(ctx, grad, inputs, padding), None
         x, cw, cb, tw, tb = inputs
         grad = grad.contiguous()
         dcw = dcb = None
         if cls is None:
             dx, dtw, dtb = tokens.backward(grad, x, tw, tb)
         else:
-            cls_grad = _rows(grad, call)
+            cls_grad = torch.narrow_copy(grad, call.dim, 0, call.num_cls)
             dx, dtw, dtb = _token_grads(tokens, grad, cls_grad, x, tw, tb)
-            drows, dcw, dcb = cls.backward(*(_cast(tensor, ctx.rows.dtype) for tensor in (cls_grad, ctx.rows, cw, cb)))
+            rows, dtype = ctx.rows, ctx.rows.dtype
+            cls_grad = _cast(cls_grad, dtype).view(rows.shape)
+            drows, dcw, dcb = cls.backward(cls_grad, rows, _cast(cw, dtype), _cast(cb, dtype))
             _put_rows(dx, drows, call)
-        found = zip((dcw, dcb, dtw, dtb), (cw, cb, tw, tb), strict=True)
-        return dx, *(None if p is None else _cast(d, p.dtype) for d, p in found), None, None, None
+        return dx, _like(dcw, cw), _like(dcb, cb), _like(dtw, tw), _like(dtb, tb), None
 
 
 # ---- [CLS] among the tokens ---------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ def _token_grads(kernel: Kernel, grad: Tensor, cls_grad: Tensor, x: Tensor, weig
         try:
             found = kernel.backward(grad, x, weight, bias)
         finally:
-            hole.copy_(cls_grad.view(hole.shape))
+            hole.copy_(cls_grad)
         # a sum that is not finite may be so by [CLS] alone: zero times infinity
         if found[1] is None or math.isfinite(found[1].sum()):
             return found
@@ -111,11 +112,6 @@ def _token_grads(kernel: Kernel, grad: Tensor, cls_grad: Tensor, x: Tensor, weig
     dtokens, dweight, dbias = kernel.backward(grad, x, weight, bias)
     room = dtokens.new_empty(()).expand(*(call.num_cls if i == call.dim else s for i, s in enumerate(x.shape)))
     return torch.cat([room, dtokens], call.dim), dweight, dbias
-
-
-def _rows(x: Tensor, call: Call) -> Tensor:
-    """A copy of the [CLS] part of ``x`` as rows (count, channels): batch norm is 4x slower on a strided view."""
-    return torch.narrow_copy(x, call.dim, 0, call.num_cls).view(-1, x.shape[2])
 
 
 def _put_rows(x: Tensor, rows: Tensor, call: Call) -> None:
@@ -129,9 +125,13 @@ def _tokens(x: Tensor, call: Call) -> Tensor:
     return x.narrow(call.dim, call.num_cls, x.shape[call.dim] - call.num_cls).contiguous()
 
 
-def _cast(tensor: Any, dtype: torch.dtype | None) -> Any:
-    """A tensor in this dtype; none where there is neither."""
+def _cast(tensor: Any, dtype: torch.dtype) -> Any:
     return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
+
+
+def _like(grad: Any, parameter: Any) -> Any:
+    """A gradient in its parameter's dtype; none where there is no parameter."""
+    return None if parameter is None else _cast(grad, parameter.dtype)
 
 
 # ---- second derivatives -------------------------------------------------------------------------------------------------

@@ -130,12 +130,12 @@ class BatchKernel(Kernel):
 
     def backward(self, grad: Tensor, x: Tensor, weight: Any, bias: Any) -> Grads:
         mean, invstd, inv_count = self.stats
+        if self.native:
+            return _batch_backward(grad, x, weight, None, None, mean, invstd, True, self.eps, (True, True, True))
         dweight = dbias = torch.zeros_like(mean)
         if x.numel():  # torch's kernel divides by the number of rows, and the process ends
-            rows, wanted = (grad.view(-1, x.shape[-1]), x.view(-1, x.shape[-1])), (self.native, True, True)
-            dx, dweight, dbias = _batch_backward(*rows, weight, None, None, mean, invstd, True, self.eps, wanted)
-            if self.native:
-                return dx, dweight, dbias
+            rows, sums = (grad.view(-1, x.shape[-1]), x.view(-1, x.shape[-1])), (False, True, True)
+            _, dweight, dbias = _batch_backward(*rows, weight, None, None, mean, invstd, True, self.eps, sums)
         scale = invstd if weight is None else invstd * weight
         if self.stats.fixed:
             return grad * scale, dweight, dbias
