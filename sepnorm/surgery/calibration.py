@@ -267,4 +267,4 @@ def _require_two(count: int, where: str) -> None:
 def has_batch_statistics(model: nn.Module) -> bool:
     """Whether a norm that ``convert`` put there has some."""
     norms = [module for module in model.modules() if isinstance(module, TokenNorm)]
-    return any(isinstance(child, _BatchNorm) for norm in norms for child in norm.children())
+    return any(isinstance(child, BATCH_NORMS) for norm in norms for child in norm.children())

@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepnorm.arguments import require_module, whole
 from sepnorm.errors import SepNormError
 from sepnorm.geometry.cloud import Directions, Sample, Triangle
 from sepnorm.geometry.measures import entropy_rank
 from sepnorm.layer import TokenNorm
-from sepnorm.layer.kinds import short_name
+from sepnorm.layer.kinds import BATCH_NORMS, short_name
 from sepnorm.layer.padding import masked_mean, rows_that_count
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.calibration import Moments, parts_of
@@ -249,7 +248,7 @@ class _Watcher:
     def _discrepancy(self, layer: TokenNorm) -> float | None:
         gaps = []
         for part, bn in parts_of(layer):
-            if not isinstance(bn, _BatchNorm) or bn.running_mean is None or bn.running_var is None:
+            if not isinstance(bn, BATCH_NORMS) or bn.running_mean is None or bn.running_var is None:
                 continue
             moments = self.all if part == "all" else self.before.parts[part].moments
             var = moments.var + bn.eps

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepnorm.distributed import total
 from sepnorm.errors import SepNormError
+from sepnorm.layer.kinds import BATCH_NORMS
 
 logger = logging.getLogger("sepnorm")
 PATIENCE = 3  # refused steps in a row after which a run stops
@@ -25,7 +25,7 @@ class Guard:
 
     def begin(self, model: nn.Module) -> None:
         """Remembers the batch statistics, which the forward pass is about to change."""
-        norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+        norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS)]
         self._kept = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
 
     def allows(self, model: nn.Module, losses: Sequence[Tensor], step: int, what: Callable[[], str]) -> bool:

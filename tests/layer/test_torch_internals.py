@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -180,3 +181,12 @@ def test_private_names_of_torch_are_in_one_file():
     assert "_forward_hooks" in found.pop("torch_internals.py")
     assert not any(found.values()), found
     assert not {"_parameters", "_buffers"} & set(private_names(folder / "torch_internals.py"))
+
+
+def test_the_gradient_of_a_softmax_is_the_same_without_the_private_operator(monkeypatch):
+    scores = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
+    weights, gradient = scores.softmax(-1), torch.randn(3, 4, 5, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(weights, scores, gradient)
+    assert torch.allclose(torch_internals.softmax_backward(gradient, weights.detach()), expected, atol=1e-14)
+    monkeypatch.setattr(torch_internals.torch, "ops", SimpleNamespace(aten=SimpleNamespace()))
+    assert torch.allclose(torch_internals.softmax_backward(gradient, weights.detach()), expected, atol=1e-14)

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sepnorm.layer.torch_internals import softmax_backward
+
 _RANGE = 2**16  # values of the random numbers that decide what is dropped
 
 
@@ -60,7 +62,7 @@ class _Attention(torch.autograd.Function):
             gradient = gradient / ctx.share
             torch.bmm(gradient, weights * kept, out=found[2])
             by_weights = torch.bmm(gradient.transpose(1, 2), value).mul_(kept)
-        by_scores = torch.ops.aten._softmax_backward_data(by_weights, weights, -1, weights.dtype)
+        by_scores = softmax_backward(by_weights, weights)
         torch.bmm(key, by_scores.transpose(1, 2), out=found[0]).mul_(ctx.scale)
         torch.bmm(query, by_scores, out=found[1]).mul_(ctx.scale)
         return _rows(found, 3, ctx.shape[1]), by_scores.view(ctx.shape), None
