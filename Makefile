@@ -8,7 +8,7 @@ LIGHTLY := .lightly
 PYG := .pyg
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup lock demo test test-long test-all test-faults check docs reproduce-demo results bench bench-images bench-text bench-molecules clean
+.PHONY: help setup lock demo test test-slow test-long test-all test-faults check docs reproduce-demo results bench bench-images bench-text bench-molecules clean
 .DEFAULT_GOAL := help
 
 help:  ## show the targets
@@ -41,18 +41,23 @@ lock: $(STAMP)  ## write the files in locks/ anew, with the newest versions that
 demo: $(STAMP)  ## compare shared and separate norms on digits, and write a report page
 	$(BIN)/sepnorm compare images
 
-test: $(STAMP) $(TIMM)  ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 12
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations 12
+
+test: $(STAMP) $(TIMM)  ## run the tests that everyone should run: five minutes on two cores
+	$(PYTEST) -m 'not slow and not faults'
+
+test-slow: $(STAMP) $(TIMM)  ## many processes, browsers, examples, timm, damaged and hostile files
+	$(PYTEST) -m slow
 
 LONG := tests/faults/test_hostile_files.py tests/faults/test_hostile_keys.py
 
 test-long: $(STAMP)  ## a hostile value for every key of a model's settings
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 12 -m faults $(LONG)
+	$(PYTEST) -m faults $(LONG)
 
-test-all: test test-long  ## both
+test-all: test test-slow test-long  ## all three
 
 test-faults: $(STAMP)  ## kill runs, damage files, fill disks: about half an hour on two cores
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m faults tests/faults
+	$(PYTEST) -m faults tests/faults
 	SEPNORM_FUZZ=500 $(BIN)/python -m pytest -n 2 tests/faults/test_fuzzing.py
 	$(BIN)/python tests/faults/damage.py --count 10000 --seed 0
 

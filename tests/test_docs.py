@@ -148,6 +148,7 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_site_has_every_page_and_fetches_nothing_from_elsewhere(site):
     names = {str(page.relative_to(ROOT / "docs").with_suffix(".html")) for page in (ROOT / "docs").rglob("*.md")}
     names |= {"index.html", "changelog.html", "contributing.html"}
@@ -162,6 +163,7 @@ def test_the_site_has_every_page_and_fetches_nothing_from_elsewhere(site):
     assert not list(site.rglob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
 def test_the_site_opened_as_files_is_quiet_fits_a_telephone_and_can_be_searched(site, tmp_path):
     from selenium.webdriver.common.by import By

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent.parent / "examples"
 #: What the last lines of each hold if all went well.
 PRINTED = {

@@ -31,6 +31,8 @@ from sepnorm.training.configs import RunConfig
 from sepnorm.training.trainer import train
 from transformers import ViTConfig, ViTModel
 
+pytestmark = pytest.mark.slow
+
 
 class LineConfig(RunConfig):
     data: str = "line"

@@ -18,3 +18,10 @@ def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     make_all(folder)
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What goes wrong takes processes, disks and patience: all of it is in make test-all."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("faults") is None:
+            item.add_marker(pytest.mark.slow)

@@ -103,6 +103,7 @@ def test_only_what_is_decided_is_marked(tmp_path):
     assert "<strong>" not in page and 'class="better"' not in page and 'class="worse"' not in page
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_page_of_three_arms_in_a_browser(tmp_path):
     found = with_details(comparison(tmp_path))
@@ -144,6 +145,7 @@ def test_the_page_of_three_arms_in_a_browser(tmp_path):
         assert better != plain
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_page_of_a_lambda_sweep_in_a_browser(tmp_path):
     page = write_comparison(tmp_path / "report.html", "A sweep", comparison(tmp_path, SWEEP))
@@ -158,6 +160,7 @@ def test_the_page_of_a_lambda_sweep_in_a_browser(tmp_path):
         assert "Figures with a line for each arm show 6 of the 8 arms" in driver.find_element("tag name", "body").text
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_page_of_data_without_labels_in_a_browser(tmp_path):
     page = write_comparison(tmp_path / "report.html", "No labels", comparison(tmp_path, SWEEP, labels=False))
@@ -267,6 +270,7 @@ def test_a_run_without_layers_tokens_and_means_is_diagnosed(tmp_path):
         assert diagnosis_of(other, 0).mean_of_tokens is not None
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_molecule_is_drawn_where_the_pointer_is(tmp_path):
     from selenium.webdriver.support.ui import WebDriverWait

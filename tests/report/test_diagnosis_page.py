@@ -40,6 +40,7 @@ def of_model() -> Diagnosis:
     return Diagnosis("a/long/path/" + "x" * 80, "lines.txt", verdict, found, found, layers, Points(x, None, names), x)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_page_of_a_model_in_a_browser(tmp_path):
     page = write_diagnosis(tmp_path / "report.html", [of_model()])
@@ -50,6 +51,7 @@ def test_the_page_of_a_model_in_a_browser(tmp_path):
         assert "healthy" in driver.find_element("css selector", ".verdict").text
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_page_of_two_files_in_a_browser(tmp_path, cloud_file):
     found = [diagnose(cloud_file("wide.npz")), diagnose(cloud_file("narrow.npz", 0.01, 1.0))]

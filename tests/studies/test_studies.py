@@ -30,6 +30,8 @@ from sepnorm.studies.plan import SCALES, STUDIES, Part
 from sepnorm.studies.running import configs_of, find_study, parts_of
 from sepnorm.training.configs import preset
 
+pytestmark = pytest.mark.slow
+
 # two threads: one run at a time, in this process
 TINY = dict(
     width=16, depth=1, heads=2, decoder_width=8, decoder_depth=1, decoder_heads=2, max_steps=2, threads=64

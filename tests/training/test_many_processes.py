@@ -30,7 +30,7 @@ from sepnorm.domains import open_domain
 from sepnorm.errors import OthersDoneError, SepNormError
 from sepnorm.training.batching import Samples, Steps
 
-pytestmark = pytest.mark.timeout(900)  # eight processes on two cores that others may use too
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # eight processes on two cores that others may use too
 STEPS = 20
 SMALL = {"max_steps": STEPS, "epochs": 50, "batch_size": 16, "checkpoints": 0, "threads": 1}
 TINY = {"width": 16, "depth": 2, "heads": 2, "feed_forward": 16, "attention_dropout": 0, "activation_dropout": 0}

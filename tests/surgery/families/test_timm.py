@@ -18,12 +18,16 @@ import pytest
 
 import sepnorm
 
+
 HERE = Path(__file__).parent
 FOLDER = Path(os.environ.get("SEPNORM_TIMM") or HERE.parents[2] / ".timm").absolute()
-pytestmark = pytest.mark.skipif(
-    not (FOLDER / "timm").is_dir(),
-    reason=f"timm is tested from a folder of its own, and {FOLDER.name} has none: see the Makefile, or set SEPNORM_TIMM",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (FOLDER / "timm").is_dir(),
+        reason=f"timm is tested from a folder of its own, and {FOLDER.name} has none: see the Makefile, or set SEPNORM_TIMM",
+    ),
+]
 
 BESIDE = "sees [CLS] beside other tokens"
 DEGENERATE = "degenerate: [CLS] is the same for every sample here"
