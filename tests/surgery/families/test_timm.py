@@ -18,7 +18,6 @@ import pytest
 
 import sepnorm
 
-
 HERE = Path(__file__).parent
 FOLDER = Path(os.environ.get("SEPNORM_TIMM") or HERE.parents[2] / ".timm").absolute()
 pytestmark = [
