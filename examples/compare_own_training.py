@@ -22,7 +22,7 @@ def run(arm, seed, folder):
     arm.apply(model)
     head = nn.Linear(32, 10)
     optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=3e-3)
-    for rows in torch.randperm(1500)[:1280].split(64):
+    for rows in torch.randperm(1500)[:960].split(64):
         loss = nn.functional.cross_entropy(head(model(images[rows]).last_hidden_state[:, 0]), labels[rows])
         loss.backward()
         optimizer.step()
