@@ -21,10 +21,13 @@ def convert(
     sites: Annotated[str, typer.Option(help="all, final, or a pattern of paths.")] = "all",
     column: Column = None,
     split: Split = "train",
-    max_samples: Annotated[int, typer.Option(help="Samples to calibrate on.")] = 2000,
+    max_samples: Annotated[int, typer.Option(help="Samples to calibrate on.", min=2)] = 2000,
     quiet: Quiet = False,
 ) -> None:
     """A copy of a pretrained model with separate norms, calibrated so that it goes on working."""
+    from sepnorm.domains.requests import check_conversion
+
+    check_conversion(model, data, out, norm, sites)
     from sepnorm.domains.encoders import convert_copy
     from sepnorm.report.terminal import progress_bar
 

@@ -24,6 +24,9 @@ def embed(
     quiet: Quiet = False,
 ) -> None:
     """A vector for each text, image or molecule, in their order, to a file that diagnose reads too."""
+    from sepnorm.domains.requests import check_embedding
+
+    check_embedding(model, data, out, pooling)
     from sepnorm.domains.embedding import write_embeddings
     from sepnorm.report.terminal import progress_bar
 

@@ -32,6 +32,9 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """What a saved model is worth, by the probes and tasks of its domain."""
+    from sepnorm.domains.requests import check_evaluation
+
+    check_evaluation(model, data, pooling, out)
     from sepnorm.domains.evaluation import evaluate as measure
     from sepnorm.report.terminal import metric_lines, progress_bar
 

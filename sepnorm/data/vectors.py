@@ -14,7 +14,6 @@ from sepnorm.errors import SepNormError, nearest, one_line
 from sepnorm.files import DAMAGE, refuse_bombs
 from sepnorm.geometry.cloud import chunks
 
-SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
 _NAMES = ("embedding", "embeddings", "vector", "vectors", "features", "emb", "cls")
 _LABELS = ("label", "labels", "class", "target", "y")
 _NUMBERING = ("", "id", "index", "unnamed: 0", "__index_level_0__")  # columns of numbers that are no dimensions

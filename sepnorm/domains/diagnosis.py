@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from sepnorm.data.vectors import SUFFIXES, EmbeddingFile
+from sepnorm.data.vectors import EmbeddingFile
 from sepnorm.domains.encoders import Encoder, open_encoder
+from sepnorm.domains.requests import check_diagnosis
 from sepnorm.errors import SepNormError
 from sepnorm.geometry import summarise
 from sepnorm.geometry.cloud import SAMPLE, Cloud, Sample
@@ -48,31 +48,12 @@ def diagnose(
         max_samples: how many samples to use; by default all of a file, and 2,000 for a model.
         progress: called with the number of samples done, and the number there are, where it is known.
     """
-    if max_samples is not None and max_samples < 2:
-        raise SepNormError(f"max_samples is at least 2, since pairs are compared, found {max_samples}.")
+    check_diagnosis(target, data, label, max_samples)
     progress = progress or (lambda done, total: None)
-    if Path(target).suffix.lower() in SUFFIXES:
-        if data is not None:
-            raise SepNormError(f"{target} holds embeddings already: --data is for models, leave it out.")
-        return _of_file(EmbeddingFile(target, column, label), max_samples, progress)
-    if label is not None:
-        raise SepNormError(
-            "--label names a column of a file of embeddings; for a model the labels are those of the data."
-        )
     if data is None:
-        _refuse_missing(target)
-        raise SepNormError(
-            f"{target} is taken for a model, which must be run on something: add --data, such as a text file, "
-            "a table or a folder of images."
-        )
+        return _of_file(EmbeddingFile(target, column, label), max_samples, progress)
     encoder = open_encoder(target)
     return _of_model(encoder, data, column, split, max_samples or MODEL_SAMPLES, progress)
-
-
-def _refuse_missing(target: str) -> None:
-    """What looks like a path and is none gets an answer of its own."""
-    if not Path(target).exists() and (target.startswith((".", "/", "~")) or target.count("/") > 1):
-        raise SepNormError(f"there is no file or folder {target}.")
 
 
 def _of_file(file: EmbeddingFile, max_samples: int | None, progress: Progress) -> Diagnosis:

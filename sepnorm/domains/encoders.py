@@ -15,18 +15,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from sepnorm.data.places import why_not
 from sepnorm.data.records import LeftOut, Record
 from sepnorm.domains import domains
+from sepnorm.domains.requests import check_conversion
+from sepnorm.domains.targets import find_model
 from sepnorm.errors import MisfitError, SepNormError, one_line
-from sepnorm.layer.kinds import NormSpec
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.conversion import ConversionReport, convert
 from sepnorm.surgery.families import is_timm, is_transformers
 from sepnorm.surgery.opening.models import open_model, open_timm
 from sepnorm.surgery.saving import load, save
 
-#: How the tokens of an input become one vector.
-POOLINGS = ("cls", "mean")
 # What parts of a model that do not belong together raise.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -159,18 +159,10 @@ class Exportable:
 
 def open_encoder(target: str) -> Encoder:
     """A folder of ``sepnorm.save``, transformers or sentence-transformers, of a finished run, a hub name, or ``timm:NAME``."""
-    target = _of_run(target)
+    target = find_model(target)
     folder = Path(target)
     if target.startswith("timm:"):
         return _wrap(target, open_timm(target.removeprefix("timm:")), folder)
-    if folder.exists() and not folder.is_dir():
-        raise SepNormError(
-            f"{target} is neither a model's folder nor a file of embeddings (.npy, .npz, .parquet, .csv)."
-        )
-    if folder.is_dir() and not any(
-        (folder / name).is_file() for name in ("config.json", "modules.json", "sepnorm.json")
-    ):
-        raise SepNormError(f"{target} holds no model: it has neither config.json nor modules.json nor sepnorm.json.")
     try:
         return _wrap(target, load(folder), folder) if (folder / "sepnorm.json").is_file() else _opened(target)
     except SepNormError:
@@ -180,8 +172,8 @@ def open_encoder(target: str) -> Encoder:
     ) as error:  # whatever a damaged folder or a name that cannot be reached makes the libraries raise
         if not isinstance(error, Exception) and not _is_panic(error):
             raise
-        where = "" if folder.is_dir() else " It is no folder here, so it was taken for a name of the hub."
-        raise SepNormError(f"{target} cannot be opened as a model: {one_line(error)}.{where}") from error
+        why = f"{one_line(error)}." if folder.is_dir() else why_not(target, "the hub", error)
+        raise SepNormError(f"{target} cannot be opened as a model: {why}") from error
 
 
 def _opened(target: str) -> Encoder:
@@ -192,14 +184,6 @@ def _opened(target: str) -> Encoder:
     transformers.utils.logging.disable_progress_bar()
     opened = open_model(target)
     return _wrap(target, opened.model, opened.source)
-
-
-def _of_run(target: str) -> str:
-    """The model of a finished run, where the run's folder is named; else the target itself."""
-    folder = Path(target)
-    if not folder.exists() and (target.startswith((".", "/", "~")) or target.count("/") > 1):
-        raise SepNormError(f"there is no model {target}: it is neither a folder here nor a name of the hub.")
-    return str(folder / "model") if (folder / "metrics.json").is_file() else target
 
 
 def _wrap(target: str, model: Any, source: Path) -> Encoder:
@@ -225,9 +209,7 @@ def convert_copy(
     progress: Any = None,
 ) -> ConversionReport:
     """Opens a model, converts it, calibrated on data, and saves it with what its input needs."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SepNormError(f"{out} is there already and not empty: name a new folder by --out.")
-    NormSpec.parse(norm)  # before anything heavy
+    check_conversion(target, data, out, norm, sites)
     encoder = open_encoder(target)
     done = 0
 

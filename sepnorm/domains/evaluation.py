@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sepnorm.domains import open_domain
-from sepnorm.domains.encoders import POOLINGS, open_encoder
-from sepnorm.errors import require_known
-from sepnorm.experiment.runs import slug
+from sepnorm.domains.encoders import open_encoder
+from sepnorm.domains.requests import POOLINGS, check_evaluation
+from sepnorm.experiment.slugs import slug
 from sepnorm.files import make_folder, write_text
 from sepnorm.report.diagnosis import finite
 
@@ -68,8 +68,7 @@ def evaluate(
         progress: ``progress(what)`` gives what is called while that is done.
     """
     names = [name.strip() for name in on.split(",") if name.strip()]
-    if pooling:
-        require_known("pooling", pooling, (*POOLINGS, "both"))
+    check_evaluation(target, data, pooling)
     encoder = open_encoder(target)
     folder = folder or default_folder(target)
     make_folder(folder)

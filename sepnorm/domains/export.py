@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sepnorm.domains.encoders import Encoder, open_encoder
+from sepnorm.domains.requests import check_export
 from sepnorm.errors import SepNormError, is_of_memory, one_line
 from sepnorm.files import make_folder
 from sepnorm.surgery.calibration import freeze, has_batch_statistics
@@ -35,8 +36,7 @@ class Exported:
 
 def export_onnx(target: str, out: Path) -> Exported:
     """Writes a model as ONNX with its batch statistics folded, after ONNX Runtime has given the same, if it is installed."""
-    if out.suffix.lower() != ".onnx":
-        raise SepNormError(f"a model is exported to a .onnx file, found {out.name}: change --out.")
+    check_export(target, out)
     try:
         import onnxscript  # noqa: F401
     except ImportError as error:

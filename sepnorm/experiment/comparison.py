@@ -13,7 +13,8 @@ from sepnorm.errors import SepNormError
 from sepnorm.experiment.intervals import Difference, Interval, difference, interval
 from sepnorm.experiment.launchers import Job, run_jobs
 from sepnorm.experiment.metrics import Metric, Metrics
-from sepnorm.experiment.runs import Recipe, slug
+from sepnorm.experiment.runs import Recipe
+from sepnorm.experiment.slugs import slug
 from sepnorm.files import intact, read_json
 from sepnorm.training.configs import RunConfig
 from sepnorm.training.trainer import Report

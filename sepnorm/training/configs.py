@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from sepnorm.errors import SepNormError, require_known
-from sepnorm.layer.kinds import NormSpec
+from sepnorm.notation import check_sites, norm_name, parse_arm
+
+__all__ = ["RunConfig", "build", "check_keys", "parse_arm", "parse_changes", "preset"]
 
 
 class RunConfig(BaseModel):
@@ -36,17 +39,28 @@ class RunConfig(BaseModel):
     weight_decay: float = Field(0.05, ge=0)
     adam_betas: tuple[float, float] = (0.9, 0.95)
     clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0 for none
+    device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = (
+        "auto"  # the fastest; of several GPUs CUDA_VISIBLE_DEVICES chooses
+    )
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # bf16 where a GPU is good at it, or always, or never
     threads: int = Field(0, ge=0)  # of a run without an accelerator, 0 for all; the last bits of a result depend on it
     checkpoints: int = Field(4, ge=0)  # how often a run is saved on its way
 
     @field_validator("norm")
     @classmethod
     def _known_norm(cls, value: str) -> str:
-        return str(NormSpec.parse(value))
+        return norm_name(value)
+
+    @field_validator("sites")
+    @classmethod
+    def _known_sites(cls, value: str) -> str:
+        return check_sites(value)
 
     @property
     def uses_batch(self) -> bool:
         """Whether its norms keep batch statistics."""
+        from sepnorm.layer.kinds import NormSpec  # torch is not needed to read settings
+
         return NormSpec.parse(self.norm).uses_batch
 
     @property
@@ -58,21 +72,14 @@ class RunConfig(BaseModel):
         form = "" if self.uniformity_form == "squared" else f",{self.uniformity_form}"
         return f"{name} λ={self.uniformity_weight:g} {self.uniformity_on}{form}"
 
+    def steps_on(self, samples: int) -> int:
+        """How many steps a run has on so many samples."""
+        batches = self.epochs * max(1, samples // min(self.batch_size, samples))
+        return min(math.ceil(batches / self.accumulation), self.max_steps or batches)
+
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """A copy with other values; unknown keys and values that do not fit are refused."""
         return build(type(self), self.model_dump() | check_keys(type(self), changes))
-
-
-def parse_arm(text: str) -> dict[str, str]:
-    """``"bn+ln@final"`` as changes to a config.
-
-    >>> parse_arm("bn+ln@final")
-    {'norm': 'bn+ln', 'sites': 'final'}
-    >>> parse_arm("ln")
-    {'norm': 'ln'}
-    """
-    norm, at, sites = text.partition("@")
-    return {"norm": norm, "sites": sites} if at else {"norm": norm}
 
 
 def build(cls: type[Any], values: Mapping[str, Any]) -> Any:

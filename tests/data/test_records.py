@@ -303,7 +303,11 @@ def test_a_folder_of_corrupt_images_only_is_refused(tmp_path):
     with pytest.raises(SepNormError, match=r"holds no image, but 5 that cannot be read, such as \d.png"):
         list(read_images(str(tmp_path)))
     (tmp_path / "whole.png").write_bytes(png())
-    assert [record.name for record in read_images(str(tmp_path))] == ["whole.png"]
+    with pytest.raises(SepNormError, match=r"5 of 6 images of .* cannot be read, such as \d.png"):
+        list(read_images(str(tmp_path)))
+    for number in range(4):
+        (tmp_path / f"whole{number}.png").write_bytes(png())
+    assert len(list(read_images(str(tmp_path)))) == 5  # half of ten: few, and not most
 
 
 def test_a_folder_without_images_is_refused(tmp_path):

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from sepnorm.data.pixels import SETTINGS, Picture
 from sepnorm.data.records import IMAGES, LeftOut, Record, label_and_name, read_images, to_image
 from sepnorm.domains.encoders import Body, Encoded, Encoder, Exportable
-from sepnorm.domains.images.data import KNOWN, ImageSet, is_held_whole, load_images
+from sepnorm.domains.images.data import ImageSet, is_held_whole, load_images
+from sepnorm.domains.images.places import KNOWN
 from sepnorm.errors import SepNormError
 from sepnorm.files import regular_files
 from sepnorm.surgery import model_call as feed

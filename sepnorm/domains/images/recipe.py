@@ -19,6 +19,7 @@ from sepnorm.domains.images.encoder import in_order, unmasked
 from sepnorm.domains.images.model import MaskedAutoencoder
 from sepnorm.domains.images.pictures import FILE as RECONSTRUCTIONS
 from sepnorm.domains.images.pictures import reconstruct
+from sepnorm.domains.images.places import one_class
 from sepnorm.domains.images.streaming import ImageStream
 from sepnorm.domains.probes import Split, centred, knn_probe, linear_probe, probe, shape, whitened
 from sepnorm.errors import SepNormError
@@ -43,10 +44,7 @@ class ImageRecipe:
         self.data: ImageData = self.stream.data if self.stream is not None else _load(config)
         labels = self.data.train.labels
         if labels is not None and len(labels.unique()) < 2:
-            raise SepNormError(
-                f"all {len(labels)} training images have one class, {self.data.train.classes[int(labels[0])]!r}, and a probe needs "
-                "two: add another, or leave the labels out to train without a probe."
-            )
+            raise SepNormError(one_class(len(labels), self.data.train.classes[int(labels[0])]))
         self._mean, self._std = (torch.tensor(v)[:, None, None] for v in (self.data.mean, self.data.std))
 
     def run(self, config: ImageConfig, folder: Path, report: Report | None = None) -> Outcome:

@@ -59,7 +59,7 @@ class MoleculeData:
 
 def load_molecules(config: MoleculeConfig) -> MoleculeData:
     """Reads what ``config.data`` names; see ``read_table``. Few rows that are no molecule are left out with a warning."""
-    table = read_table(config.data, config.column, config.targets, labelled=config.test is None)
+    table = read_table(config.data, config.column, config.targets, labelled=config.task == "supervised")
     if config.molecules is not None and config.molecules < len(table.smiles):
         table = table.take(evenly(len(table.smiles), config.molecules).tolist())
     whole, kept, rejected = _molecules(table, config)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sepnorm.domains.encoders import POOLINGS, open_encoder
+from sepnorm.domains.encoders import open_encoder
 from sepnorm.domains.evaluation import Evaluation, Task
+from sepnorm.domains.requests import POOLINGS
 from sepnorm.domains.text.embedding import Embed, sentence_embedder
 from sepnorm.domains.text.encoder import TextEncoder
 from sepnorm.domains.text.sets import GROUPS, SETS, Loaded, load_sets

@@ -11,9 +11,16 @@ from typing import Any
 
 from sepnorm.data.records import rows_of
 from sepnorm.data.tables import TABLES, suffix_of
+from sepnorm.domains.text.classification import (
+    Classification,
+    read_mrpc,
+    read_polarity,
+    read_sst,
+    read_trec,
+    task_of,
+)
 from sepnorm.domains.text.lee import lee_pairs
 from sepnorm.domains.text.sts import YEARS, Pairs, pairs_of, read_benchmark, read_sick, read_year
-from sepnorm.domains.text.transfer import Classification, read_mrpc, read_polarity, read_sst, read_trec, task_of
 from sepnorm.errors import SepNormError, nearest
 
 Loaded = Pairs | Classification
