@@ -37,7 +37,7 @@ def diagnose(
     if data is not None and all(is_vectors(each) for each in targets):
         raise SepNormError(f"{target} holds embeddings already: --data is for models, leave it out.")
     for each in targets:
-        check_diagnosis(each, None if is_vectors(each) else data, label, max_samples)
+        check_diagnosis(each, None if is_vectors(each) else data, column, label, max_samples)
     if out is not None:
         require_writable(out)
     from sepnorm.domains.diagnosis import diagnose as look

@@ -48,7 +48,7 @@ def diagnose(
         max_samples: how many samples to use; by default all of a file, and 2,000 for a model.
         progress: called with the number of samples done, and the number there are, where it is known.
     """
-    check_diagnosis(target, data, label, max_samples)
+    check_diagnosis(target, data, column, label, max_samples)
     progress = progress or (lambda done, total: None)
     if data is None:
         return _of_file(EmbeddingFile(target, column, label), max_samples, progress)
@@ -69,6 +69,7 @@ def _of_file(file: EmbeddingFile, max_samples: int | None, progress: Progress) -
         if max_samples is not None and cloud.sample.seen >= max_samples:
             break
     found = summarise(cloud)
+    found.notes = [note for note in (file.note, *found.notes) if note]
     verdict = judge(found, target=str(file.path))
     return Diagnosis(str(file.path), None, verdict, found, points=_points(cloud, known))
 
@@ -88,7 +89,7 @@ def _of_model(
                 record = part[number - start]
                 known[number] = record.label, encoder.shown(record)
             pooled.add(encoded.mean)
-            tokens.add(encoded.tokens[keep].cpu())
+            tokens.add(encoded.tokens[keep].float().cpu())
             progress(cls.sample.seen, max_samples)
     layers = conclude(encoder.model, watchers)
     found = summarise(cls)

@@ -52,7 +52,7 @@ class Encoded:
     def mean(self) -> Tensor:
         """The mean of tokens without padding (batch, dim)."""
         keep = self.keep.to(self.tokens.device)[..., None]
-        total, count = self.tokens.masked_fill(~keep, 0).sum(1), keep.sum(1)
+        total, count = self.tokens.masked_fill(~keep, 0).sum(1, dtype=torch.float32), keep.sum(1)
         if self.cls_in_mean:
             total, count = total + self.cls, count + 1
         return total / count.clamp(min=1)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sepnorm.data.places import VECTORS, looks_like_path, require_here
+from sepnorm.data.vectors import EmbeddingFile
 from sepnorm.domains.targets import find_model
 from sepnorm.errors import SepNormError, require_known
 from sepnorm.files import require_writable
@@ -54,7 +55,9 @@ def check_conversion(model: str, data: str, out: Path, norm: str, sites: str) ->
     require_here(data)
 
 
-def check_diagnosis(target: str, data: str | None, label: str | None, max_samples: int | None) -> None:
+def check_diagnosis(
+    target: str, data: str | None, column: str | None, label: str | None, max_samples: int | None
+) -> None:
     """For ``diagnose``."""
     if max_samples is not None and max_samples < 2:
         raise SepNormError(f"max_samples is at least 2, since pairs are compared, found {max_samples}.")
@@ -62,6 +65,7 @@ def check_diagnosis(target: str, data: str | None, label: str | None, max_sample
         require_here(target, "file")
         if data is not None:
             raise SepNormError(f"{target} holds embeddings already: --data is for models, leave it out.")
+        EmbeddingFile(target, column, label).look()
         return
     if label is not None:
         raise SepNormError(
