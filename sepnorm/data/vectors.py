@@ -155,8 +155,8 @@ class EmbeddingFile:
             wide = [names.index(self.column or self._only(lists, names, "column of lists"))]
         elif not wide and texts:
             raise SepNormError(
-                f"{self.path} holds texts ({', '.join(names)}) and no embeddings: make some of them first, sepnorm embed MODEL {self.path} "
-                "--out embeddings.parquet, or see what a model makes of them, sepnorm diagnose MODEL --data FILE."
+                f"{self.path} holds texts ({', '.join(names)}) and no embeddings: make some of them first, sepnorm embed MODEL "
+                f"{self.path} --out embeddings.parquet, or see what a model makes of them, sepnorm diagnose MODEL --data FILE."
             )
         elif not wide:
             raise SepNormError(f"it has no columns of numbers that could be dimensions, only {', '.join(names)}.")

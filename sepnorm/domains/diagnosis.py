@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -77,25 +78,31 @@ def _of_file(file: EmbeddingFile, max_samples: int | None, progress: Progress) -
 def _of_model(
     encoder: Encoder, data: str, column: str | None, split: str, max_samples: int, progress: Progress
 ) -> Diagnosis:
-    cls, pooled, tokens = Cloud(SAMPLE), Cloud(SAMPLE), Sample(_TOKENS)
+    main, pooled, tokens = Cloud(SAMPLE), Cloud(SAMPLE), Sample(_TOKENS)
     known: dict[int, tuple[str | None, str]] = {}
     records = _counted(encoder.read(data, column, split), max_samples, data)
-    with watch(encoder.model) as watchers, encoder.evaluating():
+    watching: AbstractContextManager[list[Any]] = watch(encoder.model) if encoder.has_cls else nullcontext([])
+    with watching as watchers, encoder.evaluating():
         for part, batch in encoder.batches(records):
             encoded = encoder.encode(batch)
             keep = encoded.keep.to(encoded.tokens.device)
-            start = cls.sample.seen
-            for number in cls.add(encoded.cls).tolist():
+            start = main.sample.seen
+            for number in main.add(encoded.mean if encoded.cls is None else encoded.cls).tolist():
                 record = part[number - start]
                 known[number] = record.label, encoder.shown(record)
-            pooled.add(encoded.mean)
+            if encoded.cls is not None:
+                pooled.add(encoded.mean)
             tokens.add(encoded.tokens[keep].float().cpu())
-            progress(cls.sample.seen, max_samples)
-    layers = conclude(encoder.model, watchers)
-    found = summarise(cls)
+            progress(main.sample.seen, max_samples)
+    layers = conclude(encoder.model, watchers) if encoder.has_cls else None
+    found = summarise(main)
+    if not encoder.has_cls:
+        found.notes.insert(
+            0, f"{encoder.name} has no [CLS]: these are the means of its tokens, and no norm is looked at."
+        )
     verdict = judge(found, target=encoder.name, data=data, layers=layers)
-    points = _points(cls, known)
-    return Diagnosis(encoder.name, data, verdict, found, summarise(pooled), layers, points, tokens.rows)
+    mean = summarise(pooled) if encoder.has_cls else None
+    return Diagnosis(encoder.name, data, verdict, found, mean, layers, _points(main, known), tokens.rows)
 
 
 def _counted(records: Iterator[Any], most: int, data: str) -> Iterator[Any]:

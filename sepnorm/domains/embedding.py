@@ -45,6 +45,8 @@ def write_embeddings(
     """Runs a model on data and writes [CLS], or the mean of tokens, to a ``.parquet`` or ``.npy`` file, whole or not at all."""
     check_embedding(target, data, out, pooling)
     encoder = open_encoder(target)
+    if pooling == "cls":
+        encoder.require_cls()
     encoder.to_fastest_device()
     left_out = LeftOut()
     records = encoder.read_in_order(data, column, split, left_out)

@@ -40,10 +40,10 @@ def _is_panic(error: BaseException) -> bool:
 class Encoded:
     """Last hidden states: ``cls`` (batch, dim), ``tokens`` (batch, tokens, dim), and which of these are no padding.
 
-    ``cls_in_mean``: whether the mean of tokens has [CLS] in it.
+    ``cls`` is None of a model that has none. ``cls_in_mean``: whether the mean of tokens has [CLS] in it.
     """
 
-    cls: Tensor
+    cls: Tensor | None
     tokens: Tensor
     keep: Tensor
     cls_in_mean: bool = False
@@ -53,13 +53,15 @@ class Encoded:
         """The mean of tokens without padding (batch, dim)."""
         keep = self.keep.to(self.tokens.device)[..., None]
         total, count = self.tokens.masked_fill(~keep, 0).sum(1, dtype=torch.float32), keep.sum(1)
-        if self.cls_in_mean:
+        if self.cls_in_mean and self.cls is not None:
             total, count = total + self.cls, count + 1
         return total / count.clamp(min=1)
 
     def pooled(self, pooling: str) -> Tensor:
         """One of ``POOLINGS`` (batch, dim), in float32 on the CPU."""
-        return (self.cls if pooling == "cls" else self.mean).float().cpu()
+        if pooling == "cls" and self.cls is None:
+            raise SepNormError("this model has no [CLS]: take --pooling mean.")
+        return (self.cls if pooling == "cls" and self.cls is not None else self.mean).float().cpu()
 
 
 @dataclass(eq=False)
@@ -73,6 +75,19 @@ class Encoder(ABC):
     name: str
     model: Any
     prepare: Any  #: from a list of contents to a batch
+
+    @property
+    def has_cls(self) -> bool:
+        """Whether the model has a token that stands for the whole input."""
+        return True
+
+    def require_cls(self) -> None:
+        """Refuses a model without [CLS]."""
+        if not self.has_cls:
+            raise SepNormError(
+                f"{self.name} has no [CLS]: none of its tokens stands for the whole input. Take the mean of its tokens, by "
+                "--pooling mean where there is that option, or a model with a [CLS]."
+            )
 
     @abstractmethod
     def read(

@@ -42,6 +42,7 @@ def export_onnx(target: str, out: Path) -> Exported:
     except ImportError as error:
         raise SepNormError("export needs onnx and onnxscript: pip install 'sepnorm[export]'.") from error
     encoder = open_encoder(target)
+    encoder.require_cls()
     found = encoder.exportable()
     make_folder(out.parent)
     body = found.body.eval()
@@ -77,6 +78,7 @@ def _difference(encoder: Encoder, path: Path, inputs: dict[str, Tensor]) -> floa
     found = session.run(list(OUTPUTS), {name: tensor.numpy() for name, tensor in inputs.items()})
     with encoder.evaluating():
         encoded = encoder.encode(inputs["pixel_values"] if is_timm(encoder.model) else inputs)
+    assert encoded.cls is not None  # or it would not have been exported
     gap = float((torch.from_numpy(found[0]) - encoded.cls).abs().max())
     tokens = torch.from_numpy(found[1])[:, -encoded.tokens.shape[1] :]
     gap = max(gap, float((tokens - encoded.tokens)[encoded.keep].abs().max()))

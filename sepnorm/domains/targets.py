@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from sepnorm.data.places import VECTORS, prepare_hub, require_here, why_not
@@ -38,7 +39,21 @@ def find_model(target: str, what: str = "model") -> str:
         _require_cached(target)
     elif not any((folder / name).is_file() for name in _SETTINGS):
         raise SepNormError(f"{target} holds no model: it has neither config.json nor modules.json nor sepnorm.json.")
+    _refuse_decoders(target, folder / "config.json")
     return target
+
+
+def _refuse_decoders(target: str, settings: Path) -> None:
+    """T5, BART and others that give their hidden states by way of a decoder; damaged settings are told when they are opened."""
+    try:
+        found = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return
+    if isinstance(found, dict) and found.get("is_encoder_decoder") is True:
+        raise SepNormError(
+            f"{target} is an encoder with a decoder (model type {found.get('model_type')!r}), which gives no [CLS]: name one "
+            "without, such as BERT, RoBERTa, MPNet or ViT."
+        )
 
 
 def _require_cached(name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +81,36 @@ class ImageEncoder(Encoder):
         pixels = (images.float() / 255 - self.prepare.mean) / self.prepare.std
         return pixels if is_timm(self.model) else {"pixel_values": pixels}
 
+    @cached_property
+    def has_cls(self) -> bool:  # type: ignore[override]
+        """Whether there are more tokens than patches, the first of them [CLS]: found by running the model on grey images."""
+        grey = torch.full((1, len(self.prepare.mean), *self.prepare.size), 127, dtype=torch.uint8)
+        with self.evaluating(), self.working(), torch.no_grad():
+            return self._states(self.pixels(grey))[1] > 0
+
     def hidden(self, batch: Any) -> Encoded:
+        hidden, first = self._states(batch)
+        patches = hidden[:, first:]
+        return Encoded(hidden[:, 0] if first else None, patches, torch.ones(patches.shape[:2], dtype=torch.bool))
+
+    def _states(self, batch: Any) -> tuple[Tensor, int]:
+        """The last hidden states (batch, tokens, dim), and how many leading tokens are no patches."""
         model = self.model
         if is_timm(model):
             hidden = model.forward_features(batch.to(next(model.parameters()).device))
-            first = int(getattr(model, "num_prefix_tokens", 1))
-        else:
-            if _masked(model) and "noise" not in batch:
-                batch = batch | {"noise": in_order(model.base_model, len(batch["pixel_values"]))}
-            hidden = feed.call(model.base_model, batch)["last_hidden_state"]
-            first = 1 + int(getattr(model.config, "num_register_tokens", 0) or 0)
-        patches = hidden[:, first:]
-        return Encoded(hidden[:, 0], patches, torch.ones(patches.shape[:2], dtype=torch.bool))
+            leading = int(getattr(model, "num_prefix_tokens", 1))
+            return hidden, 0 if getattr(model, "cls_token", model) is None else leading
+        if _masked(model) and "noise" not in batch:
+            batch = batch | {"noise": in_order(model.base_model, len(batch["pixel_values"]))}
+        hidden = feed.call(model.base_model, batch)["last_hidden_state"]
+        leading = 1 + int(getattr(model.config, "num_register_tokens", 0) or 0)
+        patch = getattr(model.config, "patch_size", None)
+        if hidden.dim() == 3 and patch is not None and not _masked(model):  # of which some patches may be left out
+            height, width = (patch, patch) if isinstance(patch, int) else patch
+            pixels = batch["pixel_values"].shape[-2:]
+            if hidden.shape[1] <= (pixels[0] // height) * (pixels[1] // width):
+                leading = 0
+        return hidden, leading
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

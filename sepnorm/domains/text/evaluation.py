@@ -19,6 +19,8 @@ def evaluate(encoder: TextEncoder, task: Task) -> Evaluation:
     """``task.on`` what ``load_sets`` takes, by default ``sts``; [CLS] unless told otherwise."""
     sets = load_sets(task.on or ["sts"], task.data)
     places = task.poolings("cls")
+    if "cls" in places:
+        encoder.require_cls()
     said = "both" if len(places) > 1 else "[CLS]" if places == ("cls",) else places[0]
     found = Evaluation(encoder.name, task.data, f"{', '.join(sets)}, with {said}")
     for place in places:
