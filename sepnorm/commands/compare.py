@@ -18,6 +18,7 @@ from sepnorm.commands.options import (
     MaxSteps,
     Preset,
     Quiet,
+    RunDevice,
     Test,
     TrainingData,
 )
@@ -44,6 +45,7 @@ def compare(
     max_steps: MaxSteps = None,
     changes: Changes = None,
     config: ConfigFile = None,
+    device: RunDevice = None,
     launcher: Launcher = "local",
     out: Annotated[Path | None, typer.Option(help="Folder for runs, results.json and report.html.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped, as happens anyway.")] = False,
@@ -64,7 +66,7 @@ def compare(
     arms = parse_arms(norms or known.arms, lambdas, targets)
     swept = dict.fromkeys(("uniformity_weight", "uniformity_on"), "--lambdas and --targets say it for every arm")
     refuse_beside(changes or [], _EACH | (swept if lambdas else {}))
-    options = {"data": data, "column": column, "test": test, "max_steps": max_steps}
+    options = {"data": data, "column": column, "test": test, "max_steps": max_steps, "device": device}
     given = given_settings(known, options, changes or [])
     base = config_of(known, preset, given, config)
     planned = plan(known, arms, base)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sepnorm.commands.options import Column, Model, Quiet, Split
+from sepnorm.commands.options import Column, Device, Model, Quiet, Split
 from sepnorm.report.terminal import say
 
 
@@ -22,6 +22,7 @@ def convert(
     column: Column = None,
     split: Split = "train",
     max_samples: Annotated[int, typer.Option(help="Samples to calibrate on.", min=2)] = 2000,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """A copy of a pretrained model with separate norms, calibrated so that it goes on working."""
@@ -32,7 +33,7 @@ def convert(
     from sepnorm.report.terminal import progress_bar
 
     with progress_bar(model, quiet) as progress:
-        report = convert_copy(model, data, out, norm, sites, column, split, max_samples, progress)
+        report = convert_copy(model, data, out, norm, sites, column, split, max_samples, progress, device)
     if not quiet:
         say(report)
     say(f"Saved: {out}")

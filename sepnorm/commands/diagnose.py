@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sepnorm.commands.options import Column, Data, Json, Quiet, Split
+from sepnorm.commands.options import Column, Data, Device, Json, Quiet, Split
 from sepnorm.errors import SepNormError
 from sepnorm.report.terminal import say
 
@@ -26,6 +26,7 @@ def diagnose(
         int | None, typer.Option(help="Samples to use: by default all of a file, and 2000 for a model.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.html and results.json.")] = None,
+    device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -56,6 +57,7 @@ def diagnose(
                     label=label,
                     split=split,
                     max_samples=max_samples,
+                    device=device,
                     progress=progress,
                 )
             )

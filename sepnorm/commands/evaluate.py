@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sepnorm.commands.options import Column, Json, Model, Quiet
+from sepnorm.commands.options import Column, Device, Json, Model, Quiet
 from sepnorm.report.terminal import say
 
 
@@ -28,6 +28,7 @@ def evaluate(
     column: Column = None,
     label: Annotated[str | None, typer.Option(help="The column of labels, where it is not clear.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for results.json and features.npz.")] = None,
+    device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -47,6 +48,7 @@ def evaluate(
             column=column,
             label=label,
             folder=out,
+            device=device,
             progress=lambda what: bars.enter_context(progress_bar(what, quiet or as_json)),
         )
     if as_json:

@@ -30,6 +30,12 @@ Test = Annotated[
         help="What is scored on: for text rated pairs or labelled sentences, for molecules tables to be probed."
     ),
 ]
+Device = Annotated[
+    str, typer.Option(help="auto (the default) for the fastest that is there, or cpu, cuda, cuda:1, mps.")
+]
+RunDevice = Annotated[
+    str | None, typer.Option("--device", help="auto (the default) for the fastest, or cpu, cuda, mps.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")]
 Domain = Annotated[str, typer.Argument(help="images, text or molecules, or another domain that is installed.")]
 TrainingData = Annotated[

@@ -19,6 +19,7 @@ from sepnorm.commands.options import (
     MaxSteps,
     Preset,
     Quiet,
+    RunDevice,
     Test,
     TrainingData,
 )
@@ -40,6 +41,7 @@ def pretrain(
     max_steps: MaxSteps = None,
     changes: Changes = None,
     config: ConfigFile = None,
+    device: RunDevice = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run; its model is in model/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that is not finished.")] = False,
     dry_run: DryRun = False,
@@ -56,7 +58,8 @@ def pretrain(
         raise SepNormError(
             f"sites are given twice, {named['sites']!r} behind the @ of --norm and {sites!r} by --sites: leave one of them out."
         )
-    options = {"sites": sites, "data": data, "column": column, "test": test, "seed": seed, "max_steps": max_steps}
+    options: dict[str, Any] = {"sites": sites, "data": data, "column": column, "test": test}
+    options |= {"seed": seed, "max_steps": max_steps, "device": device}
     given = named | {key: value for key, value in options.items() if value is not None}
     planned = plan_run(domain, preset, given, changes or [], out, config)
     if dry_run:

@@ -35,6 +35,7 @@ def diagnose(
     label: str | None = None,
     split: str = "train",
     max_samples: int | None = None,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Diagnoses a file of embeddings, or a model on data.
@@ -47,6 +48,7 @@ def diagnose(
         label: which column of a file of embeddings holds labels.
         split: of a ``datasets`` name.
         max_samples: how many samples to use; by default all of a file, and 2,000 for a model.
+        device: of a model, ``auto`` for the fastest, or as torch writes it.
         progress: called with the number of samples done, and the number there are, where it is known.
     """
     check_diagnosis(target, data, column, label, max_samples)
@@ -54,6 +56,7 @@ def diagnose(
     if data is None:
         return _of_file(EmbeddingFile(target, column, label), max_samples, progress)
     encoder = open_encoder(target)
+    encoder.to_device(device)
     return _of_model(encoder, data, column, split, max_samples or MODEL_SAMPLES, progress)
 
 

@@ -40,6 +40,7 @@ def write_embeddings(
     column: str | None = None,
     split: str = "train",
     batch_size: int = 32,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> Written:
     """Runs a model on data and writes [CLS], or the mean of tokens, to a ``.parquet`` or ``.npy`` file, whole or not at all."""
@@ -47,7 +48,7 @@ def write_embeddings(
     encoder = open_encoder(target)
     if pooling == "cls":
         encoder.require_cls()
-    encoder.to_fastest_device()
+    encoder.to_device(device)
     left_out = LeftOut()
     records = encoder.read_in_order(data, column, split, left_out)
     rows = _reported(_vectors(encoder, records, pooling, batch_size, data), progress)

@@ -26,6 +26,7 @@ from sepnorm.surgery.conversion import ConversionReport, convert
 from sepnorm.surgery.families import is_timm, is_transformers
 from sepnorm.surgery.opening.models import open_model, open_timm
 from sepnorm.surgery.saving import load, save
+from sepnorm.training.devices import device_of
 
 # What parts of a model that do not belong together raise.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -148,9 +149,9 @@ class Encoder(ABC):
         with feed.quiet(self.model):
             yield
 
-    def to_fastest_device(self) -> None:
-        if torch.cuda.is_available():
-            self.model.to("cuda")
+    def to_device(self, asked: str = "auto") -> None:
+        """Moves the model to the fastest device there is, or to the one asked for."""
+        self.model.to(device_of(asked))
 
 
 class Body(nn.Module):
@@ -222,10 +223,12 @@ def convert_copy(
     split: str = "train",
     max_samples: int = 2000,
     progress: Any = None,
+    device: str = "auto",
 ) -> ConversionReport:
     """Opens a model, converts it, calibrated on data, and saves it with what its input needs."""
     check_conversion(target, data, out, norm, sites)
     encoder = open_encoder(target)
+    encoder.to_device(device)
     done = 0
 
     def batches() -> Iterator[Any]:
@@ -238,6 +241,7 @@ def convert_copy(
 
     with encoder.evaluating(), encoder.working():
         report = convert(encoder.model, norm, sites=sites, calibrate=batches())
+    encoder.to_device("cpu")
     try:
         save(encoder.model, out)
         if hasattr(encoder.prepare, "save"):

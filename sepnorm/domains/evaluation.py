@@ -54,6 +54,7 @@ def evaluate(
     column: str | None = None,
     label: str | None = None,
     folder: Path | None = None,
+    device: str = "auto",
     progress: Callable[[str], Progress | None] | None = None,
 ) -> tuple[Evaluation, Path]:
     """Measures a model, and writes ``results.json`` to a folder, which it returns too.
@@ -64,6 +65,7 @@ def evaluate(
         on: names of probes or sets, with commas between; by default what the domain of the model has.
         pooling: ``cls``, ``mean`` or ``both``.
         column, label: columns of a table, where they are not clear.
+        device: ``auto`` for the fastest, or as torch writes it.
         folder: by default ``runs/evaluate-NAME``.
         progress: ``progress(what)`` gives what is called while that is done.
     """
@@ -72,7 +74,7 @@ def evaluate(
     encoder = open_encoder(target)
     folder = folder or default_folder(target)
     make_folder(folder)
-    encoder.to_fastest_device()
+    encoder.to_device(device)
     task = Task(data, names, pooling, column, label, folder, progress or (lambda what: None))
     found = open_domain(encoder.kind).evaluate(encoder, task)
     write_text(folder / "results.json", json.dumps(finite(asdict(found)), indent=1))

@@ -20,24 +20,24 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    data: str
-    norm: str = "ln"
-    sites: str = "final"
+    data: str  # a file, a folder, or a name of datasets or of data that is packaged
+    norm: str = "ln"  # as bn+ln, that of [CLS] first; ln is what a model has
+    sites: str = "final"  # which norms are replaced: all, final, blocks, degenerate, or a pattern of paths
     num_cls: int = Field(1, ge=1)  # how many leading tokens have the norm of [CLS]
     momentum: float = Field(0.1, gt=0, le=1)  # of the running statistics of batch norms
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(0, ge=0, lt=2**31)  # of weights, order, crops and masks
     uniformity_weight: float = Field(0.0, ge=0)  # lambda of the paper
-    uniformity_form: Literal["squared", "inner"] = "squared"
-    uniformity_on: Literal["cls", "tokens", "both"] = "cls"
+    uniformity_form: Literal["squared", "inner"] = "squared"  # of U-MAE's code, or the paper's inner product
+    uniformity_on: Literal["cls", "tokens", "both"] = "cls"  # what is spread
     uniformity_within: Literal["batch", "sample"] = "batch"  # which tokens are pushed apart
-    epochs: int = Field(gt=0)
+    epochs: int = Field(gt=0)  # times round the data
     max_steps: int | None = Field(None, gt=0)  # stop earlier
-    batch_size: int = Field(gt=1)
+    batch_size: int = Field(gt=1)  # samples of a batch
     accumulation: int = Field(1, gt=0)  # batches before a step
-    learning_rate: float = Field(gt=0)
+    learning_rate: float = Field(gt=0)  # the highest, after the warm-up
     warmup: float = Field(0.1, ge=0, lt=1)  # share of the steps
-    weight_decay: float = Field(0.05, ge=0)
-    adam_betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(0.05, ge=0)  # of AdamW, on weights alone
+    adam_betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
     clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0 for none
     device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = (
         "auto"  # the fastest; of several GPUs CUDA_VISIBLE_DEVICES chooses

@@ -78,7 +78,7 @@ def load_molecules(config: MoleculeConfig) -> MoleculeData:
         if len(rows) < 2:
             raise SepNormError(
                 f"{config.data} gives {len(rows)} {'labelled ' * (name in needed)}molecules for {name}: more are needed, or "
-                "another split."
+                "another split, as --set split=random."
             )
     classes = _are_classes(whole.targets, config)
     for name in ("valid", "test") if classes else ():
