@@ -285,7 +285,7 @@ def _(here: Here) -> str:
     return here.run("embed", "model", here.texts(), "--out", "e.npy")
 
 
-case("It is no folder here, so it was taken for a name of the hub")(
+case("It is no file or folder here, so it was taken for a name of the hub")(
     lambda here: here.run("diagnose", "some/model", "--data", here.texts())
 )
 case("is taken for a model, which must be run on something: add --data")(

@@ -153,7 +153,7 @@ class EmbeddingFile:
                 self._get({}, wanted, names, "column")
         if self.column or lists:
             wide = [names.index(self.column or self._only(lists, names, "column of lists"))]
-        elif not wide and texts:
+        elif len(wide) < 2 and texts:  # one number beside texts is a key or a score, and no embedding
             raise SepNormError(
                 f"{self.path} holds texts ({', '.join(names)}) and no embeddings: make some of them first, sepnorm embed MODEL "
                 f"{self.path} --out embeddings.parquet, or see what a model makes of them, sepnorm diagnose MODEL --data FILE."

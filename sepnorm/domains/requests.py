@@ -85,7 +85,7 @@ def check_export(model: str, out: Path) -> None:
     """For ``export``."""
     if out.suffix.lower() != ".onnx":
         raise SepNormError(f"a model is exported to a .onnx file, found {out.name}: change --out.")
-    find_model(model)
-    require_writable(out.parent)
     if any(find_spec(name) is None for name in ("onnx", "onnxscript")):
         raise SepNormError("export needs onnx and onnxscript: pip install 'sepnorm[export]'.")
+    find_model(model)
+    require_writable(out.parent)

@@ -270,7 +270,7 @@ def test_parquet_with_columns_of_numbers(parquet):
     assert found.labels == ["x", "y"]
     assert found.names == ["one", "two"]
     assert whole(parquet(table), "b").rows.tolist() == [[2.0], [3.0]]
-    assert whole(parquet({"a": [1.5], "text": ["long " * 100]})).names == ["long " * 40]
+    assert whole(parquet({"a": [1.5], "b": [2.5], "text": ["long " * 100]})).names == ["long " * 40]
 
 
 def test_the_index_of_pandas_is_no_dimension(tmp_path):

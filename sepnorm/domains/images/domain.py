@@ -12,7 +12,7 @@ from sepnorm.domains.images.config import PRESETS, ImageConfig
 from sepnorm.domains.images.places import one_class
 from sepnorm.errors import SepNormError
 from sepnorm.experiment.metrics import GEOMETRY, LOSS
-from sepnorm.training.configs import RunConfig, check_keys
+from sepnorm.training.configs import RunConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,7 +62,7 @@ class Images(Domain):
             return super().settings(preset, given)
         from sepnorm.domains.images.look import following, look_at
 
-        check_keys(ImageConfig, given)
+        self._refuse(given)
         preset, follow = following(look_at(str(given["data"]), given.get("column"), given.get("label")))
         if patch := given.get("patch_size"):
             follow["image_size"] = max(patch, follow["image_size"] - follow["image_size"] % patch)
@@ -71,6 +71,17 @@ class Images(Domain):
         if given.get("stream") is not None:
             follow["pretrain_images"] = None  # a stream has no such limit
         return super().settings(preset, {**follow, **given})
+
+    def _refuse(self, given: Mapping[str, Any]) -> None:
+        """Before images are read, refuses settings that fit no preset which these may lead to."""
+        wrong = []
+        for preset in ("demo", "small"):
+            try:
+                super().settings(preset, given)
+                return
+            except SepNormError as error:
+                wrong.append(error)
+        raise wrong[0]
 
     def look(self, config: ImageConfig) -> Look:
         from sepnorm.domains.images.look import look_at

@@ -71,6 +71,7 @@ def _of_folder(path: Path) -> Seen:
     parts = split_folders(path)
     files = [_images_below(Path(part)) for part in parts or (str(path),)]
     train = files[0]
+    size, grey = _headers(str(path), train[:: max(1, len(train) // _HEADERS)][:_HEADERS])
     labels = [label_and_name(file, Path(parts[0]) if parts else path)[0] for file in train]
     classes = None if any(label is None for label in labels) else tuple(sorted({str(label) for label in labels}))
     held_out = len(train) // HELD_OUT
@@ -79,8 +80,6 @@ def _of_folder(path: Path) -> Seen:
         raise SepNormError(
             f"{path} gives {counts[0]} images for training and {counts[1]} for testing: more are needed."
         )
-    step = max(1, len(train) // _HEADERS)
-    size, grey = _headers(str(path), train[::step][:_HEADERS])
     return Seen(counts[0], counts[1], size, grey, classes)
 
 

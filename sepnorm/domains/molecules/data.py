@@ -76,9 +76,9 @@ def load_molecules(config: MoleculeConfig) -> MoleculeData:
         parts["train"] = [parts["train"][i * count // config.train_molecules] for i in range(config.train_molecules)]
     for name, rows in parts.items():
         if len(rows) < 2:
+            what = "labelled molecules" if table.targets and name in needed else "molecules"
             raise SepNormError(
-                f"{config.data} gives {len(rows)} {'labelled ' * (name in needed)}molecules for {name}: more are needed, or "
-                "another split, as --set split=random."
+                f"{config.data} gives {len(rows)} {what} for {name}: more are needed, or another split."
             )
     classes = _are_classes(whole.targets, config)
     for name in ("valid", "test") if classes else ():

@@ -93,8 +93,8 @@ def _chosen(
     name = _named(source, columns, column) if column else next((n for n in _SMILES if n in columns), None)
     if name is None:
         raise SepNormError(
-            f"which column of {source} holds SMILES is not clear (it has {', '.join(columns)}): name it by --column NAME, or in "
-            "a run by --set column=NAME."
+            f"which column of {source} holds SMILES is not clear (it has {', '.join(columns)}): name it by "
+            "--column NAME."
         )
     if targets:
         wanted = [_named(source, columns, target.strip()) for target in targets.split(",")]

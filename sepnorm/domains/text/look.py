@@ -17,8 +17,6 @@ from sepnorm.domains.text.sts import Pairs
 
 def look_at(config: TextConfig) -> Look:
     """Reads the data and the evaluation sets; the model is only found, not opened."""
-    if config.model not in ("minilm", "scratch"):
-        find_model(config.model)
     sets = load_sets(config.sets, config.test)
     if config.development is not None:
         load_development(config.development)
@@ -29,12 +27,16 @@ def look_at(config: TextConfig) -> Look:
         scored = f"the {len(lee_pairs()):,} pairs of news of the Lee corpus that people rated"
         if config.data != "lee":
             scored += ", which are not of your data: --test PATH scores on rated pairs or labelled sentences of yours"
+    corpus = None
+    if config.stream is None:
+        corpus = load_corpus(config)
+    elif not glob.has_magic(config.data):
+        require_here(config.data)
+    if config.model not in ("minilm", "scratch"):
+        find_model(config.model)
     model = f"a BERT of {config.depth} layers from scratch" if config.model == "scratch" else Path(config.model).name
     name = "the Lee corpus" if config.data == "lee" else Path(config.data).name
-    if config.stream is not None:
-        if not glob.has_magic(config.data):
-            require_here(config.data)
+    if corpus is None:
         return Look(f"{model} (SimCSE)", f"a stream of {name}", scored)
-    corpus = load_corpus(config)
     what = "triples" if corpus.supervised else "sentences"
     return Look(f"{model} (SimCSE)", f"{corpus.samples:,} {what} of {name}", scored, corpus.samples)
