@@ -66,6 +66,8 @@ def read_texts(
             else:
                 left_out.add(f"line {number}")
         return
+    if Path(source).is_dir() and regular_files(Path(source), IMAGES)[0]:
+        raise SepNormError(f"{source} is a folder of images, and texts are wanted: give a text file or a table.")
     if Path(source).is_file() and kind not in TABLES:
         raise SepNormError(
             f"{source} is of no kind that texts are read from: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
@@ -185,6 +187,11 @@ def choose_column(
     fitting = [name for name in fitting if not _is_number(row[name])]  # cells of CSV are all text
     if usual or len(fitting) == 1:
         return (usual or fitting)[0]
+    if not fitting:
+        raise SepNormError(
+            f"no column of {source} looks like {what} (it has {', '.join(map(str, row))}): is it data of another kind? Else name "
+            "the column by --column."
+        )
     raise SepNormError(
         f"which column of {source} holds the {what} is not clear (it has {', '.join(map(str, row))}): name it by --column."
     )

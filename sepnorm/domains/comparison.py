@@ -55,8 +55,11 @@ def compare_domain(
     require_writable(folder)
     from sepnorm.experiment.comparison import compare
     from sepnorm.report.comparison_page import write_comparison
+    from sepnorm.training.devices import check_device
 
     domain, base = planned.domain, planned.base
+    if launcher == "local":  # elsewhere there may be others
+        check_device(base.device, base.precision)
     domain.check(planned.configs)
     comparison = compare(domain.recipe, domain.metrics, base, planned.configs, seeds, folder, launcher, start)
     write_results(comparison, folder)

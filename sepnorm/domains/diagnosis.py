@@ -18,6 +18,7 @@ from sepnorm.geometry.cloud import SAMPLE, Cloud, Sample
 from sepnorm.report.diagnosis import Diagnosis, Points
 from sepnorm.report.verdict import judge
 from sepnorm.surgery.inspection import conclude, watch
+from sepnorm.training.devices import check_device
 
 #: Samples of the data that a model is run on unless told otherwise.
 MODEL_SAMPLES = 2000
@@ -55,6 +56,7 @@ def diagnose(
     progress = progress or (lambda done, total: None)
     if data is None:
         return _of_file(EmbeddingFile(target, column, label), max_samples, progress)
+    check_device(device)
     encoder = open_encoder(target)
     encoder.to_device(device)
     return _of_model(encoder, data, column, split, max_samples or MODEL_SAMPLES, progress)

@@ -16,6 +16,7 @@ from sepnorm.domains.encoders import Encoder, open_encoder
 from sepnorm.domains.requests import check_embedding
 from sepnorm.errors import SepNormError
 from sepnorm.files import make_folder, write_whole
+from sepnorm.training.devices import check_device
 
 _ROWS = 4096  # of a group in a parquet file
 
@@ -45,6 +46,7 @@ def write_embeddings(
 ) -> Written:
     """Runs a model on data and writes [CLS], or the mean of tokens, to a ``.parquet`` or ``.npy`` file, whole or not at all."""
     check_embedding(target, data, out, pooling)
+    check_device(device)
     encoder = open_encoder(target)
     if pooling == "cls":
         encoder.require_cls()

@@ -26,7 +26,7 @@ from sepnorm.surgery.conversion import ConversionReport, convert
 from sepnorm.surgery.families import is_timm, is_transformers
 from sepnorm.surgery.opening.models import open_model, open_timm
 from sepnorm.surgery.saving import load, save
-from sepnorm.training.devices import device_of
+from sepnorm.training.devices import check_device, device_of
 
 # What parts of a model that do not belong together raise.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -227,6 +227,7 @@ def convert_copy(
 ) -> ConversionReport:
     """Opens a model, converts it, calibrated on data, and saves it with what its input needs."""
     check_conversion(target, data, out, norm, sites)
+    check_device(device)
     encoder = open_encoder(target)
     encoder.to_device(device)
     done = 0

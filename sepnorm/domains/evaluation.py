@@ -11,8 +11,9 @@ from sepnorm.domains import open_domain
 from sepnorm.domains.encoders import open_encoder
 from sepnorm.domains.requests import POOLINGS, check_evaluation
 from sepnorm.experiment.slugs import slug
-from sepnorm.files import make_folder, write_text
+from sepnorm.files import make_folder, require_writable, write_text
 from sepnorm.report.diagnosis import finite
+from sepnorm.training.devices import check_device
 
 Progress = Callable[[int, int | None], None]
 
@@ -71,12 +72,14 @@ def evaluate(
     """
     names = [name.strip() for name in on.split(",") if name.strip()]
     check_evaluation(target, data, pooling)
+    check_device(device)
     encoder = open_encoder(target)
     folder = folder or default_folder(target)
-    make_folder(folder)
+    require_writable(folder)
     encoder.to_device(device)
     task = Task(data, names, pooling, column, label, folder, progress or (lambda what: None))
     found = open_domain(encoder.kind).evaluate(encoder, task)
+    make_folder(folder)
     write_text(folder / "results.json", json.dumps(finite(asdict(found)), indent=1))
     return found, folder
 

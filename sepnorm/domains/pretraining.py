@@ -110,8 +110,10 @@ def perform_run(
     """Does a run that was planned, unless it is finished."""
     from sepnorm.distributed import rank
     from sepnorm.experiment.runs import finished, perform
+    from sepnorm.training.devices import check_device
 
     config, folder = planned.config, planned.folder
+    check_device(config.device, config.precision)
     before = finished(config, folder)
     if not before:
         begun = (folder / "config.json").is_file()

@@ -46,6 +46,11 @@ def uses_bfloat16(precision: str, device: torch.device) -> bool:
     return able and (precision == "bf16" or device.type == "cuda")
 
 
+def check_device(device: str, precision: str = "auto") -> None:
+    """Refuses a device that is not here, or a precision that it has not."""
+    uses_bfloat16(precision, device_of(device))
+
+
 def _able(device: torch.device) -> bool:
     """Whether a device computes in bfloat16, by trying it."""
     if device.type == "cuda":

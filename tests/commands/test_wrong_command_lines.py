@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers as T
 from models import text_model
 
 USAGE, REFUSED = 2, 1  # exit codes: of typer for words it does not know, and ours
@@ -84,7 +85,8 @@ WRONG: list[tuple[str, str]] = [
     ("compare images --data broken", "5 of 6 images of broken cannot be read"),
     ("compare images --data one", "all 16 training images have one class, 'a'"),
     ("compare images --data half", "neither test nor val beside it"),
-    ("compare images --data texts.csv", "name it by --column"),
+    ("compare images --data texts.csv", "no column of texts.csv looks like images"),
+    ("compare text --data pictures", "pictures is a folder of images, and texts are wanted"),
     ("compare images --data pictures --data-x 1", "--data"),
     ("compare images --data nobody/none", "taken for a name of datasets"),
     ("pretrain images --data /nowhere/at/all", "there is no file or folder"),
@@ -131,6 +133,11 @@ WRONG: list[tuple[str, str]] = [
     ("evaluate ./nope", "there is no model ./nope"),
     ("evaluate model --pooling max", "there is no pooling 'max'"),
     ("evaluate model --data missing.csv", "there is no file or folder missing.csv"),
+    ("evaluate model --data lines.txt", "models of text are scored on rated pairs"),
+    ("convert model --data pictures --out o", "pictures is a folder of images, and texts are wanted"),
+    ("embed vit broken --out e2.npy", "5 of 6 images of broken cannot be read"),
+    ("embed vit texts.csv --out e2.npy", "no column of texts.csv looks like images"),
+    ("embed model lines.txt --out e2.npy --device gpu", "there is no device 'gpu'"),
     ("evaluate comparison", "holds a whole comparison: name the folder of one of its runs"),
     ("convert model --data lines.txt --out pictures", "is there already and not empty"),
     ("convert model --data ./missing --out o", "there is no file or folder ./missing"),
@@ -192,6 +199,8 @@ def place(tmp_path_factory) -> Path:
     (folder / "comparison/results.json").write_text("{}")
     np.save(folder / "e.npy", rng.standard_normal((9, 4)))
     text_model(folder / "model")
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    T.ViTModel(T.ViTConfig(**sizes, image_size=8, patch_size=4)).save_pretrained(folder / "vit")
     return folder
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.data.pixels import SETTINGS, Picture
-from sepnorm.data.records import IMAGES, LeftOut, Record, label_and_name, read_images, to_image
+from sepnorm.data.records import IMAGES, LeftOut, Record, label_and_name, read_images, refuse_broken, to_image
 from sepnorm.domains.encoders import Body, Encoded, Encoder, Exportable
 from sepnorm.domains.images.data import ImageSet, is_held_whole, load_images
 from sepnorm.domains.images.places import KNOWN
@@ -163,12 +163,15 @@ def _folder(path: Path, left_out: LeftOut) -> Iterator[Record]:
     for file in files:
         label, name = label_and_name(file, path)
         try:
-            yield Record(to_image(file), label, name)
+            image = to_image(file)
         except Exception:  # whatever damage makes Pillow raise
             left_out.add(name)
+            continue
+        yield Record(image, label, name)
     if left_out.count == len(files) + len(others):
         reason = f"{left_out.first} cannot be read" if left_out.first else f"it has no {', '.join(IMAGES)} files"
         raise SepNormError(f"{path} holds no image: {reason}.")
+    refuse_broken(str(path), left_out.count, len(files) + len(others), [str(left_out.first)])
 
 
 def _loaded(images: ImageSet, split: str) -> Iterator[Record]:

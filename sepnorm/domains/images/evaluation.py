@@ -13,7 +13,7 @@ from sepnorm.domains.images.encoder import ImageBody, ImageEncoder
 from sepnorm.domains.images.finetuning import finetune
 from sepnorm.domains.probes import Split, probe, shape
 from sepnorm.errors import SepNormError, require_known
-from sepnorm.files import write_arrays
+from sepnorm.files import make_folder, write_arrays
 
 PROBES = ("linear", "knn", "finetune")
 _BATCH = 256  # images encoded at a time
@@ -45,6 +45,7 @@ def evaluate(encoder: ImageEncoder, task: Task) -> Evaluation:
         places = ("mean",)
         found.used += "; the model has no [CLS], so these are of the mean of its tokens"
     features = _features(encoder, images, places, task.progress("features"))
+    make_folder(task.folder)
     write_arrays(task.folder / "features.npz", features)
     for place in places:
         rows = [features[f"{part}_{name}"] for part in ("train", "test") for name in (place, "labels")]

@@ -77,9 +77,7 @@ def load_molecules(config: MoleculeConfig) -> MoleculeData:
     for name, rows in parts.items():
         if len(rows) < 2:
             what = "labelled molecules" if table.targets and name in needed else "molecules"
-            raise SepNormError(
-                f"{config.data} gives {len(rows)} {what} for {name}: more are needed, or another split."
-            )
+            raise SepNormError(f"{config.data} gives {len(rows)} {what} for {name}: more are needed, or another split.")
     classes = _are_classes(whole.targets, config)
     for name in ("valid", "test") if classes else ():
         _two_classes(whole.targets[parts[name]], name, config)

@@ -117,6 +117,11 @@ def load_sets(on: Sequence[str], data: str | None = None) -> dict[str, Loaded]:
         found = {name: _from_hub(name) for name in wanted}
     elif Path(data).is_dir():
         found = _from_folder(Path(data), groups, names)
+    elif Path(data).is_file() and suffix_of(Path(data)) not in TABLES:
+        raise SepNormError(
+            f"{data} is no table: models of text are scored on rated pairs (sentence1, sentence2, score) or labelled sentences "
+            f"(text, label), in one of {', '.join(TABLES)} (also .gz, .xz)."
+        )
     elif Path(data).is_file():
         found = {name: one for name, one in _from_table(data, names).items() if _group(one) in groups or name in names}
     else:
