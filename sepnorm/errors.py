@@ -47,6 +47,10 @@ class SepNormWarning(UserWarning):
     """Every warning that sepnorm gives."""
 
 
+class GuessWarning(SepNormWarning):
+    """Something that the user did not say was taken for granted."""
+
+
 class LeftOutWarning(SepNormWarning):
     """A part of the data is not used, because it cannot be or because a setting says so."""
 
@@ -58,11 +62,11 @@ def tell_limit(used: int, of: str, key: str, value: int | None = None) -> None:
 
 
 def as_notes(silent: bool = False) -> None:
-    """In a command, what was left out of the data is said in a line; other warnings are in what the command prints."""
+    """In a command, what was left out of the data or guessed is said in a line; other warnings are in what it prints."""
     usual = warnings.showwarning
 
     def say(message: Warning | str, category: type[Warning], *rest: Any, **others: Any) -> None:
-        if issubclass(category, LeftOutWarning):
+        if issubclass(category, LeftOutWarning | GuessWarning):
             print(printable(f"Note: {message}"), file=sys.stderr)
         else:
             usual(message, category, *rest, **others)
@@ -70,7 +74,8 @@ def as_notes(silent: bool = False) -> None:
     warnings.showwarning = say
     warnings.filterwarnings("ignore", category=SepNormWarning)
     if not silent:
-        warnings.filterwarnings("once", category=LeftOutWarning)
+        for category in (LeftOutWarning, GuessWarning):
+            warnings.filterwarnings("once", category=category)
 
 
 def printable(text: str) -> str:

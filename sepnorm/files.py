@@ -100,6 +100,17 @@ def make_folder(folder: Path) -> None:
         raise SepNormError(f"the folder {folder} cannot be written to: change --out.")
 
 
+def require_writable(folder: Path) -> None:
+    """Refuses a folder that could not be made or written to, without making it."""
+    place = folder.absolute()
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise SepNormError(f"the folder {folder} cannot be made ({place} is no folder): change --out.")
+    if not os.access(place, os.W_OK):
+        raise SepNormError(f"the folder {folder} cannot be written to: change --out.")
+
+
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
     """Says in one sentence that a disk is full, or may not be written to, where a library has an error of its own for that."""

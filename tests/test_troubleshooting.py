@@ -359,7 +359,7 @@ def _(here: Here) -> str:
     return here.run("embed", "model", here.texts(), "--out", "e.npy")
 
 
-case("It is no folder here, so it was taken for a name of the hub")(
+case("It is no file or folder here, so it was taken for a name of the hub")(
     lambda here: here.run("diagnose", "some/model", "--data", here.texts())
 )
 case("is taken for a model, which must be run on something: add --data")(
@@ -714,3 +714,85 @@ def _(here: Here) -> None:
     here.monkeypatch.setattr("sepnorm.training.interruptions.many", lambda: True)
     with lost_processes(here.folder):
         raise RuntimeError("[../gloo/transport/tcp/pair.cc:525] Read error: Connection reset by peer")
+
+
+# ---- what commands look at before they work -----------------------------------------------------------------------------
+
+case("there is no file or folder")(lambda here: here.run("compare", "images", "--data", "./pictures"))
+case("the hub cannot be asked from here, and its cache does not hold it")(
+    lambda here: here.run("compare", "images", "--data", "some/data")
+)
+case("there are no sites")(lambda here: here.run("compare", "images", "--norms", "ln,bn+ln@last"))
+case("is given twice")(lambda here: here.run("pretrain", "images", "--norm", "bn+ln", "--set", "norm=ln"))
+case("is no config of")(
+    lambda here: here.run("compare", "images", "--config", here.write("c.json", '{"data": "lee", "temperature": 1}'))
+)
+
+
+@case("has no [CLS]: none of its tokens stands for the whole input")
+def _(here: Here) -> str:
+    settings = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    T.SiglipVisionModel(T.SiglipVisionConfig(**settings, image_size=8, patch_size=4)).save_pretrained("siglip")
+    return here.run("embed", "siglip", here.pictures(), "--out", "e.npy")
+
+
+@case("is an encoder with a decoder")
+def _(here: Here) -> str:
+    Path("t5").mkdir()
+    here.write("t5/config.json", '{"model_type": "t5", "is_encoder_decoder": true}')
+    return here.run("embed", "t5", here.texts(), "--out", "e.npy")
+
+
+case("a file of weights alone does not say what model they are of")(lambda here: here.run("diagnose", "missing.pt"))
+
+
+@case("holds a whole comparison: name the folder of one of its runs")
+def _(here: Here) -> str:
+    Path("here/runs").mkdir(parents=True)
+    here.write("here/results.json", "{}")
+    return here.run("evaluate", "here")
+
+
+case("and no embeddings: make some of them first")(
+    lambda here: here.run("diagnose", here.write("t.csv", "id,text", "1,a", "2,b"))
+)
+
+
+def numbers(here: Here, scale: float) -> str:
+    rows = np.random.default_rng(0).standard_normal((30, 4)) * [1, 1, 1, scale]
+    return here.write("e.csv", "a,b,c,d", *(",".join(map(str, row)) for row in rows))
+
+
+case("columns are taken for dimensions")(lambda here: here.run("diagnose", numbers(here, 1)))
+case("times the scale of the others")(lambda here: here.run("diagnose", numbers(here, 1e5)))
+PAIRS = ("sentence1,sentence2,score", *(f"the cat {i},the dog {i % 3},{i}" for i in range(6)))
+case("is taken for one set")(
+    lambda here: here.run("evaluate", here.model(), "--data", here.write("sts12-and-more.csv", *PAIRS))
+)
+case("which are not of your data: --test PATH scores on")(
+    lambda here: (
+        here.run("compare", "text", "--data", here.texts(), "--set", "model=./nowhere")
+        + here.run("pretrain", "text", "--data", "lines.txt", "--set", f"model={here.model()}", "--device", "cuda")
+    )
+)
+case("is it data of another kind?")(
+    lambda here: here.run("embed", here.vit(), here.write("t.csv", "id,text", "1,a"), "--out", "e.npy")
+)
+case("is a folder of images, and texts are wanted")(
+    lambda here: here.run("convert", here.model(), "--data", here.pictures(), "--out", "o")
+)
+case("models of text are scored on rated pairs")(
+    lambda here: here.run("evaluate", here.model(), "--data", here.texts())
+)
+case("there is no device")(
+    lambda here: here.run("embed", here.model(), here.texts(), "--out", "e.npy", "--device", "gpu")
+)
+
+
+@case("precision=bf16 is more than")
+def _(here: Here) -> str:
+    here.monkeypatch.setattr("sepnorm.training.devices._able", lambda device: False)
+    return here.run("pretrain", "images", "--set", "precision=bf16")
+
+
+case("names a copy of some of its data")(lambda here: here.run("study", "sites", "--data", "x"))

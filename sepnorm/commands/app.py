@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from sepnorm._version import __version__
 from sepnorm.commands.compare import compare
 from sepnorm.commands.convert import convert
 from sepnorm.commands.diagnose import diagnose
 from sepnorm.commands.embed import embed
 from sepnorm.commands.evaluate import evaluate
 from sepnorm.commands.export import export
+from sepnorm.commands.presets import presets
 from sepnorm.commands.pretrain import pretrain
 from sepnorm.commands.studies import reproduce, study
 from sepnorm.report.terminal import say
@@ -21,12 +23,26 @@ from sepnorm.report.terminal import say
 app = typer.Typer(
     help="Separate normalisation of [CLS] and tokens: is my model's [CLS] collapsed, and what would separate norms do?",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for verb in (compare, pretrain, evaluate, embed, diagnose, convert, export, reproduce, study):
+for verb in (compare, pretrain, evaluate, embed, diagnose, convert, export, reproduce, study, presets):
     app.command()(verb)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        say(f"sepnorm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What comes before a verb."""
 
 
 def main() -> None:

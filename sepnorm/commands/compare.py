@@ -3,20 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sepnorm.commands.options import Changes, Domain, Json, Launcher, MaxSteps, Preset, Quiet, TrainingData
+from sepnorm.commands.options import (
+    Changes,
+    Column,
+    ConfigFile,
+    DryRun,
+    Json,
+    Launcher,
+    MaxSteps,
+    Preset,
+    Quiet,
+    RunDevice,
+    Test,
+    TrainingData,
+)
+from sepnorm.errors import SepNormError
 from sepnorm.report.terminal import say
+
+if TYPE_CHECKING:
+    from sepnorm.experiment.comparison import Comparison
+
+#: Settings that arms and seeds have each for itself.
+_EACH = {"norm": "arms are named by --norms", "seed": "seeds are counted by --seeds"}
 
 
 def compare(
-    domain: Domain,
+    domain: Annotated[
+        str, typer.Argument(help="images, text or molecules, another domain that is installed, or scores with a TABLE.")
+    ],
+    table: Annotated[
+        Path | None, typer.Argument(help="Of scores: columns arm, seed, and metric and value or a column a metric.")
+    ] = None,
     norms: Annotated[str, typer.Option(help="Arms, the baseline first: NORM or NORM@SITES, with commas between.")] = "",
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1, max=10_000)] = 3,
-    preset: Preset = "demo",
+    seeds: Annotated[
+        str, typer.Option(help="How many, from 0 on; or auto: they are added until every arm is decided.")
+    ] = "3",
+    most: Annotated[int, typer.Option(help="With --seeds auto: how many at most.", min=3, max=100)] = 12,
+    margin: Annotated[
+        float | None,
+        typer.Option(help="The difference that is practically none: by default 1 % of the baseline's mean.", min=0),
+    ] = None,
+    higher: Annotated[str, typer.Option(help="Of scores: metrics of which more is better, with commas between.")] = "",
+    lower: Annotated[str, typer.Option(help="Of scores: metrics of which less is better, with commas between.")] = "",
+    preset: Preset = None,
     data: TrainingData = None,
+    column: Column = None,
+    test: Test = None,
     lambdas: Annotated[
         str, typer.Option(help="Weights of the uniformity term, with commas between; every arm is run with each.")
     ] = "",
@@ -25,28 +61,81 @@ def compare(
     ] = "",
     max_steps: MaxSteps = None,
     changes: Changes = None,
+    config: ConfigFile = None,
+    device: RunDevice = None,
     launcher: Launcher = "local",
     out: Annotated[Path | None, typer.Option(help="Folder for runs, results.json and report.html.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped, as happens anyway.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Shared against separate norms: arms with the same seeds, and one page that shows what they differ in."""
+    if domain == "scores":
+        _compare_scores(table, higher, lower, margin, out, as_json, quiet)
+        return
+    if table is not None or higher or lower:
+        raise SepNormError(f"a table, --higher and --lower are for compare scores, found them beside {domain!r}.")
+    numbers = _seeds(seeds, most)
     from sepnorm.domains import open_domain
-    from sepnorm.domains.comparison import as_json as as_json_text
-    from sepnorm.domains.comparison import as_text, compare_domain, parse_arms
+    from sepnorm.domains.comparison import compare_domain, parse_arms, plan
+    from sepnorm.domains.planning import config_of, default_folder, given_settings, refuse_beside
+    from sepnorm.experiment.launcher_settings import parse_launcher
     from sepnorm.report.terminal import training_progress
-    from sepnorm.training.configs import parse_changes
 
+    parse_launcher(launcher)
     known = open_domain(domain)
     arms = parse_arms(norms or known.arms, lambdas, targets)
-    options = {"data": data, "max_steps": max_steps}
-    given = parse_changes(changes or []) | {key: value for key, value in options.items() if value is not None}
-    folder = out or Path("runs") / f"compare-{domain}-{preset}"
+    swept = dict.fromkeys(("uniformity_weight", "uniformity_on"), "--lambdas and --targets say it for every arm")
+    refuse_beside(changes or [], _EACH | (swept if lambdas else {}))
+    options = {"data": data, "column": column, "test": test, "max_steps": max_steps, "device": device}
+    given = given_settings(known, options, changes or [])
+    base = config_of(known, preset, given, config)
+    planned = plan(known, arms, base)
+    folder = out or Path("runs") / default_folder("compare", known, preset, given, base)
+    if dry_run:
+        from sepnorm.domains.estimates import estimate_comparison
+
+        say(estimate_comparison(planned, numbers, folder))
+        return
+    if not quiet:
+        say(planned.line, error=True)
     with training_progress(quiet or as_json) as start:
-        comparison, page = compare_domain(known, arms, range(seeds), preset, given, folder, launcher, start)
+        comparison, page = compare_domain(planned, numbers, folder, launcher, start, margin, seeds == "auto")
+    _show(comparison, page, as_json, quiet)
+
+
+def _seeds(text: str, most: int) -> range:
+    if text == "auto":
+        return range(most)
+    if not text.isdecimal() or not 1 <= int(text) <= 10_000:
+        raise SepNormError(f"--seeds is a number from 1 to 10000, or auto, found {text!r}.")
+    return range(int(text))
+
+
+def _compare_scores(
+    table: Path | None, higher: str, lower: str, margin: float | None, out: Path | None, as_json: bool, quiet: bool
+) -> None:
+    if table is None:
+        raise SepNormError("scores are in a table: sepnorm compare scores results.csv --higher accuracy.")
+    named = {name.strip(): better for text, better in ((higher, True), (lower, False)) for name in text.split(",")}
+    named.pop("", None)
+    if not named:
+        raise SepNormError(
+            "say which metric decides and whether more of it is better, by --higher accuracy or --lower error: it is not guessed."
+        )
+    from sepnorm.domains.scores import compare_scores
+
+    comparison, page = compare_scores(table, out or Path("runs") / f"compare-scores-{table.stem}", named, margin)
+    _show(comparison, page, as_json, quiet)
+
+
+def _show(comparison: Comparison, page: Path, as_json: bool, quiet: bool) -> None:
+    from sepnorm.domains.comparison import as_json as as_json_text
+    from sepnorm.domains.comparison import short_text
+
     if as_json:
         say(as_json_text(comparison))
     elif not quiet:
-        say(as_text(comparison))
+        say(short_text(comparison))
     say(f"Report: {page}", error=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sepnorm.commands.options import Column, Model, Quiet, Split
+from sepnorm.commands.options import Column, Device, Model, Quiet, Split
 from sepnorm.report.terminal import say
 
 
@@ -21,15 +21,19 @@ def convert(
     sites: Annotated[str, typer.Option(help="final (the last norm), all, or a pattern of paths.")] = "final",
     column: Column = None,
     split: Split = "train",
-    max_samples: Annotated[int, typer.Option(help="Samples to calibrate on.")] = 2000,
+    max_samples: Annotated[int, typer.Option(help="Samples to calibrate on.", min=2)] = 2000,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """A copy of a pretrained model with separate norms, calibrated so that it goes on working."""
+    from sepnorm.domains.requests import check_conversion
+
+    check_conversion(model, data, out, norm, sites)
     from sepnorm.domains.encoders import convert_copy
     from sepnorm.report.terminal import progress_bar
 
     with progress_bar(model, quiet) as progress:
-        report = convert_copy(model, data, out, norm, sites, column, split, max_samples, progress)
+        report = convert_copy(model, data, out, norm, sites, column, split, max_samples, progress, device)
     if not quiet:
         say(report)
     say(f"Saved: {out}")

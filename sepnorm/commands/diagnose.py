@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sepnorm.commands.options import Column, Data, Json, Quiet, Split
+from sepnorm.commands.options import Column, Data, Device, Json, Quiet, Split
 from sepnorm.errors import SepNormError
 from sepnorm.report.terminal import say
 
@@ -26,29 +26,38 @@ def diagnose(
         int | None, typer.Option(help="Samples to use: by default all of a file, and 2000 for a model.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.html and results.json.")] = None,
+    device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Has [CLS] collapsed, at which layer, and what to do about it."""
+    from sepnorm.domains.requests import check_diagnosis, is_vectors
+    from sepnorm.files import require_writable
+
+    targets = [target] if compare is None else [target, compare]
+    if data is not None and all(is_vectors(each) for each in targets):
+        raise SepNormError(f"{target} holds embeddings already: --data is for models, leave it out.")
+    for each in targets:
+        check_diagnosis(each, None if is_vectors(each) else data, column, label, max_samples)
+    if out is not None:
+        require_writable(out)
     from sepnorm.domains.diagnosis import diagnose as look
     from sepnorm.files import write_text
     from sepnorm.report.diagnosis_page import short_names, write_diagnosis
     from sepnorm.report.terminal import print_diagnoses, progress_bar
 
-    targets = [target] if compare is None else [target, compare]
-    if data is not None and all(_is_file(each) for each in targets):
-        raise SepNormError(f"{target} holds embeddings already: --data is for models, leave it out.")
     found = []
     for each in targets:
         with progress_bar(each, quiet or as_json) as progress:
             found.append(
                 look(
                     each,
-                    None if _is_file(each) else data,
+                    None if is_vectors(each) else data,
                     column=column,
                     label=label,
                     split=split,
                     max_samples=max_samples,
+                    device=device,
                     progress=progress,
                 )
             )
@@ -63,9 +72,3 @@ def diagnose(
     elif not quiet:
         print_diagnoses(found)
     say(f"Report: {page}", error=as_json)
-
-
-def _is_file(target: str) -> bool:
-    from sepnorm.data.vectors import SUFFIXES
-
-    return Path(target).suffix.lower() in SUFFIXES

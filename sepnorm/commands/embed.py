@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sepnorm.commands.options import Column, Model, Quiet, Split
+from sepnorm.commands.options import Column, Device, Model, Quiet, Split
 from sepnorm.report.terminal import say
 
 
@@ -21,9 +21,13 @@ def embed(
     column: Column = None,
     split: Split = "train",
     batch_size: Annotated[int, typer.Option(help="Inputs at a time.", min=1, max=1_000_000)] = 32,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """A vector for each text, image or molecule, in their order, to a file that diagnose reads too."""
+    from sepnorm.domains.requests import check_embedding
+
+    check_embedding(model, data, out, pooling)
     from sepnorm.domains.embedding import write_embeddings
     from sepnorm.report.terminal import progress_bar
 
@@ -36,6 +40,7 @@ def embed(
             column=column,
             split=split,
             batch_size=batch_size,
+            device=device,
             progress=progress,
         )
     if not quiet and found.left_out:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sepnorm.commands.options import Column, Json, Model, Quiet
+from sepnorm.commands.options import Column, Device, Json, Model, Quiet
 from sepnorm.report.terminal import say
 
 
@@ -28,10 +28,14 @@ def evaluate(
     column: Column = None,
     label: Annotated[str | None, typer.Option(help="The column of labels, where it is not clear.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for results.json and features.npz.")] = None,
+    device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """What a saved model is worth, by the probes and tasks of its domain."""
+    from sepnorm.domains.requests import check_evaluation
+
+    check_evaluation(model, data, pooling, out)
     from sepnorm.domains.evaluation import evaluate as measure
     from sepnorm.report.terminal import metric_lines, progress_bar
 
@@ -44,6 +48,7 @@ def evaluate(
             column=column,
             label=label,
             folder=out,
+            device=device,
             progress=lambda what: bars.enter_context(progress_bar(what, quiet or as_json)),
         )
     if as_json:

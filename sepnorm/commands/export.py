@@ -17,6 +17,9 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """A model as ONNX, from its inputs to [CLS] and last hidden states, compared with the original."""
+    from sepnorm.domains.requests import check_export
+
+    check_export(model, out)
     from sepnorm.domains.export import OUTPUTS, export_onnx
 
     found = export_onnx(model, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +18,25 @@ Split = Annotated[str, typer.Option(help="The split of a datasets name.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 Model = Annotated[str, typer.Argument(help="A model's folder or hub name, a run's folder, or timm:NAME.")]
-Preset = Annotated[str, typer.Option(help="demo, small, paper, or another of the domain.")]
+Preset = Annotated[
+    str | None, typer.Option(help="demo (the default), small, paper, or another that sepnorm presets lists.")
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="The config.json of a run, for its settings instead of a preset's.")
+]
+Test = Annotated[
+    str | None,
+    typer.Option(
+        help="What is scored on: for text rated pairs or labelled sentences, for molecules tables to be probed."
+    ),
+]
+Device = Annotated[
+    str, typer.Option(help="auto (the default) for the fastest that is there, or cpu, cuda, cuda:1, mps.")
+]
+RunDevice = Annotated[
+    str | None, typer.Option("--device", help="auto (the default) for the fastest, or cpu, cuda, mps.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")]
 Domain = Annotated[str, typer.Argument(help="images, text or molecules, or another domain that is installed.")]
 TrainingData = Annotated[
     str | None,

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sepnorm.commands.options import Changes, Domain, Json, MaxSteps, Preset, Quiet, TrainingData
+from sepnorm.commands.options import (
+    Changes,
+    Column,
+    ConfigFile,
+    Domain,
+    DryRun,
+    Json,
+    MaxSteps,
+    Preset,
+    Quiet,
+    RunDevice,
+    Test,
+    TrainingData,
+)
+from sepnorm.errors import SepNormError
 from sepnorm.report.terminal import say
 
 
@@ -18,26 +33,44 @@ def pretrain(
         str | None, typer.Option(help="As bn+ln (the default) or bn+ln@final: [CLS] first, then tokens.")
     ] = None,
     sites: Annotated[str | None, typer.Option(help="all, final (the default), or a pattern of paths.")] = None,
-    preset: Preset = "demo",
+    preset: Preset = None,
     data: TrainingData = None,
+    column: Column = None,
+    test: Test = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order, crops and masks: 0 by default.")] = None,
     max_steps: MaxSteps = None,
     changes: Changes = None,
+    config: ConfigFile = None,
+    device: RunDevice = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run; its model is in model/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that is not finished.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """One run: pretrain a model without labels, measure it, keep it."""
-    from sepnorm.domains.pretraining import pretrain as train
+    from sepnorm.domains.pretraining import perform_run, plan_run
     from sepnorm.report.terminal import metric_lines, training_progress
-    from sepnorm.training.configs import parse_arm
+    from sepnorm.training.notation import parse_arm
 
-    options = {"sites": sites, "data": data, "seed": seed, "max_steps": max_steps}
-    given: dict[str, Any] = parse_arm(norm) if norm is not None else {}
-    given |= {key: value for key, value in options.items() if value is not None}
+    named: dict[str, Any] = parse_arm(norm) if norm is not None else {}
+    if sites is not None and named.get("sites", sites) != sites:
+        raise SepNormError(
+            f"sites are given twice, {named['sites']!r} behind the @ of --norm and {sites!r} by --sites: leave one of them out."
+        )
+    options: dict[str, Any] = {"sites": sites, "data": data, "column": column, "test": test}
+    options |= {"seed": seed, "max_steps": max_steps, "device": device}
+    given = named | {key: value for key, value in options.items() if value is not None}
+    planned = plan_run(domain, preset, given, changes or [], out, config)
+    if dry_run:
+        from sepnorm.domains.estimates import estimate_run
+
+        say(estimate_run(planned))
+        return
+    if planned.line and not quiet and os.environ.get("RANK", "0") == "0":  # of several processes the first says it
+        say(planned.line, error=True)
     with training_progress(quiet or as_json) as start:
-        run = train(domain, preset, given, changes or [], out, resume, start)
+        run = perform_run(planned, resume, start)
     if run is None:  # the first of several processes says the rest
         return
     if as_json:

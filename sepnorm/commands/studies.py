@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sepnorm.commands.options import Changes, Launcher, Quiet
+from sepnorm.commands.options import Changes, DryRun, Launcher, Quiet
 from sepnorm.report.terminal import say
 
 Scale = Annotated[str, typer.Option(help="demo (packaged data, minutes), small (hours) or paper (a cluster).")]
@@ -15,7 +15,6 @@ Copies = Annotated[
     list[str] | None, typer.Option("--data", help="A copy of some data, as cifar10=PATH; repeat for more.")
 ]
 Seeds = Annotated[int | None, typer.Option(help="How many seeds, instead of the study's.", min=1, max=10_000)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")]
 StudyFolder = Annotated[Path | None, typer.Option(help="Folder for runs and pages: by default runs/reproduce-SCALE.")]
 
 
@@ -66,19 +65,24 @@ def _study(
     out: Path | None,
     quiet: bool,
 ) -> None:
-    from sepnorm.report.tables import markdown
-    from sepnorm.report.terminal import training_progress
-    from sepnorm.studies.running import find_study, parts_of, run_study
+    from sepnorm.experiment.launcher_settings import parse_launcher
+    from sepnorm.studies.plan import check_parts, find_study, parse_copies, parts_of
     from sepnorm.training.configs import parse_changes
 
+    parse_launcher(launcher)
     found, given = find_study(name, ours), parse_changes(changes)
-    parts = parts_of(found, scale, {key: str(value) for key, value in parse_changes(data).items()}, seeds)
+    parts = parts_of(found, scale, parse_copies(data), seeds)
+    check_parts(parts, given)
     folder = out or Path("runs") / f"reproduce-{scale}"
     if dry_run:
+        from sepnorm.report.tables import markdown
         from sepnorm.studies.estimate import estimate
 
         say(markdown(*estimate(parts, given, folder)))
         return
+    from sepnorm.report.terminal import training_progress
+    from sepnorm.studies.running import run_study
+
     with training_progress(quiet) as start:
         page = run_study(name, found, parts, given, folder, launcher, start)
     if not quiet:

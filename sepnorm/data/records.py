@@ -10,12 +10,13 @@ import io
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from sepnorm.data.places import prepare_hub, require_here
 from sepnorm.data.tables import LONGEST_TEXT, TABLES, TEXT, rows_of_file, suffix_of, text_lines, unreadable
 from sepnorm.errors import SepNormError, nearest, printable
 from sepnorm.files import regular_files
@@ -24,7 +25,7 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".we
 _TEXT_NAMES = ("text", "sentence", "sentence1", "content", "smiles")
 _IMAGE_NAMES = ("image", "img", "images", "picture", "jpg", "jpeg", "png", "webp")
 _LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
-_MOST_CORRUPT = 0.1  # share of images that may be unreadable
+_MOST_CORRUPT, _FEW = 0.1, 10  # share of images that may be unreadable, and how many may be unless they are most
 _MOST_PIXELS = 2**26  # of an image that is opened; such a one takes 256 MiB while it is read
 _KEPT_PIXELS = 2**22  # of an image that is kept: larger ones are made smaller at once
 #: Set to 1, tables may name images that lie outside of their folder.
@@ -65,6 +66,8 @@ def read_texts(
             else:
                 left_out.add(f"line {number}")
         return
+    if Path(source).is_dir() and regular_files(Path(source), IMAGES)[0]:
+        raise SepNormError(f"{source} is a folder of images, and texts are wanted: give a text file or a table.")
     if Path(source).is_file() and kind not in TABLES:
         raise SepNormError(
             f"{source} is of no kind that texts are read from: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
@@ -103,17 +106,24 @@ def read_images(
             corrupt += 1
             left_out.add(record.name)
             named.append(f"{record.name} ({error})")
-            if corrupt > 10 and corrupt > _MOST_CORRUPT * (read + corrupt):
-                raise SepNormError(
-                    f"{corrupt} of the first {read + corrupt} images of {source} cannot be read, such as {named[0]}: "
-                    "check the files."
-                ) from error
+            if corrupt > _FEW:
+                refuse_broken(source, corrupt, read + corrupt, named)
             continue
         read += 1
         yield record._replace(content=image)
     if not read:
         found = f", but {corrupt} that cannot be read, such as {named[0]}" if corrupt else ""
         raise SepNormError(f"{source} holds no image{found}: give a folder with {', '.join(IMAGES)} files.")
+    refuse_broken(source, corrupt, read + corrupt, named)
+
+
+def refuse_broken(source: str, broken: int, count: int, named: Sequence[str]) -> None:
+    """Refuses images of which more than a tenth cannot be read, and of few of them more than half."""
+    if broken > _MOST_CORRUPT * count and (broken > _FEW or 2 * broken > count):
+        raise SepNormError(
+            f"{broken} of {'the first ' * (broken > _FEW)}{count} images of {source} cannot be read, such as {named[0]}: "
+            "check the files."
+        )
 
 
 def to_image(content: Any) -> Any:
@@ -177,6 +187,11 @@ def choose_column(
     fitting = [name for name in fitting if not _is_number(row[name])]  # cells of CSV are all text
     if usual or len(fitting) == 1:
         return (usual or fitting)[0]
+    if not fitting:
+        raise SepNormError(
+            f"no column of {source} looks like {what} (it has {', '.join(map(str, row))}): is it data of another kind? Else name "
+            "the column by --column."
+        )
     raise SepNormError(
         f"which column of {source} holds the {what} is not clear (it has {', '.join(map(str, row))}): name it by --column."
     )
@@ -242,8 +257,13 @@ def _label_of(row: dict[str, Any], chosen: str, wanted: str | None = None, sourc
     return wanted or next((name for name in _LABEL_NAMES if name in row and name != chosen), None)
 
 
-def quiet_datasets() -> Any:
-    """The library, without bars and lines of its own: what goes wrong is raised too, and told by us."""
+def quiet_datasets(hub: bool = False) -> Any:
+    """The library, without bars and lines of its own: what goes wrong is raised too, and told by us.
+
+    ``hub``: whether it is to look a name up.
+    """
+    if hub:
+        prepare_hub()
     import datasets
 
     datasets.disable_progress_bars()
@@ -268,13 +288,14 @@ def rows_of(source: str, split: str = "train") -> Iterator[dict[str, Any]]:
 
 
 def _rows(source: str, path: Path, split: str) -> Iterator[dict[str, Any]]:
+    require_here(source)
     if suffix_of(path) in TABLES:
-        if not path.is_file():
-            raise SepNormError(f"there is no file {source}.")
         if path.stat().st_size == 0:
             raise SepNormError(f"{source} is empty.")
         return rows_of_file(path)
     if path.exists() and not path.is_dir():
         raise SepNormError(f"{source} is no table: give one of {', '.join(TABLES)} (also .gz, .xz).")
     name, _, config = source.partition(":")
-    return map(dict, quiet_datasets().load_dataset(name, config or None, split=split, streaming=True))
+    return map(
+        dict, quiet_datasets(hub=not path.exists()).load_dataset(name, config or None, split=split, streaming=True)
+    )

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from sepnorm.data.choices import evenly, seeded
+from sepnorm.data.places import require_here
 from sepnorm.data.records import IMAGES, quiet_datasets
 from sepnorm.data.tables import (
     LONGEST_TEXT,
@@ -41,14 +42,17 @@ def open_rows(source: str, split: str = "train") -> Any:
     """
     from pyarrow.parquet import ParquetFile
 
-    datasets = quiet_datasets()
     path = Path(source)
+    here = path.exists() or glob.has_magic(source)
+    if not here:
+        require_here(source)
+    datasets = quiet_datasets(hub=not here)
     try:
         if path.is_dir() and (images := regular_files(path, IMAGES)[0]):
             Random(0).shuffle(images)  # or every shard would be of one class
             parts = [[str(file) for file in images[start : start + _PART]] for start in range(0, len(images), _PART)]
             return datasets.IterableDataset.from_generator(_image_rows, gen_kwargs={"parts": parts})
-        if path.exists() or glob.has_magic(source):
+        if here:
             kind, files = _shards(source)
             if kind == ".tar":
                 rows = datasets.load_dataset("webdataset", data_files=files, split="train", streaming=True)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sepnorm.data.places import why_not
 from sepnorm.errors import SepNormError, UnreadableDataError, one_line
 from sepnorm.files import LARGE, PACKED, require_file
 
@@ -170,5 +171,5 @@ def csv_table(path: Path, tab: bool) -> Any:
 def unreadable(source: str, error: BaseException, how: str = "") -> UnreadableDataError:
     """One sentence for whatever a damaged file, or a name that cannot be reached, makes a library raise."""
     here = Path(source).exists() or glob.has_magic(source)
-    where = "" if here else " It is no file or folder here, so it was taken for a name of datasets."
-    return UnreadableDataError(f"{source} cannot be read{how}: {one_line(error)}.{where}")
+    why = f"{one_line(error)}." if here else why_not(source, "datasets", error)
+    return UnreadableDataError(f"{source} cannot be read{how}: {why}")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sepnorm.data.tables import parquet_step
 from sepnorm.errors import SepNormError, nearest, one_line
 from sepnorm.files import DAMAGE, refuse_bombs
-from sepnorm.geometry.cloud import chunks
 
-SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _NAMES = ("embedding", "embeddings", "vector", "vectors", "features", "emb", "cls")
 _LABELS = ("label", "labels", "class", "target", "y")
 _NUMBERING = ("", "id", "index", "unnamed: 0", "__index_level_0__")  # columns of numbers that are no dimensions
@@ -31,20 +31,40 @@ class Part(NamedTuple):
 
 
 class EmbeddingFile:
-    """A file of embeddings. ``column``: the array of an .npz or the column of a table that holds them, else found."""
+    """A file of embeddings. ``column``: the array of an .npz or the column of a table that holds them, else found.
+
+    ``note`` says which columns of a table were taken, once its first part was read.
+    """
 
     def __init__(self, path: str | Path, column: str | None = None, label: str | None = None) -> None:
         self.path, self.column, self.label = Path(path), column, label
         if not self.path.is_file():
             raise SepNormError(f"there is no file {self.path}.")
         self.count: int | None = None  # where it is known beforehand
+        self.note = ""
         self._parts = getattr(self, f"_open_{self.path.suffix.lower()[1:]}")
 
     def parts(self) -> Iterator[Part]:
+        with self._told():
+            yield from self._parts()
+
+    def look(self) -> None:
+        """Refuses a table whose columns cannot be embeddings, without torch; arrays are looked at when they are read."""
+        with self._told():
+            if self.path.suffix.lower() == ".parquet":
+                import pyarrow.parquet
+
+                self._columns(pyarrow.parquet.ParquetFile(self.path).schema_arrow)
+            elif self.path.suffix.lower() == ".csv":
+                self._columns(self._csv()[1])
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong while the file is read, in one sentence that names it."""
         import pyarrow
 
         try:
-            yield from self._parts()
+            yield
         except SepNormError as error:
             message = str(error)
             raise SepNormError(message if str(self.path) in message else f"{self.path}: {message}") from error
@@ -81,6 +101,8 @@ class EmbeddingFile:
         yield from self._array(array, labels)
 
     def _array(self, array: Any, labels: Any = None) -> Iterator[Part]:
+        from sepnorm.geometry.cloud import chunks
+
         self.count = array.shape[0] if array.ndim == 2 else None
         start = 0
         for rows in chunks(array):
@@ -97,6 +119,11 @@ class EmbeddingFile:
         yield from self._table(file.iter_batches(batch_size=step), file.schema_arrow)
 
     def _open_csv(self) -> Iterator[Part]:
+        open_again, schema = self._csv()
+        yield from self._table(open_again(), schema)
+
+    def _csv(self) -> tuple[Callable[[], Any], Any]:
+        """What opens the table, all its numbers as floats, and its columns with the types that their beginnings have."""
         import pyarrow.csv
 
         with open(self.path, encoding="utf-8-sig", errors="replace") as file:
@@ -104,14 +131,14 @@ class EmbeddingFile:
         kinds = pyarrow.csv.ConvertOptions()
         kinds.null_values = [v for v in kinds.null_values if v.lower().lstrip("-") != "nan"]  # that is a number
         with pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds) as reader:
-            found = [f for f in reader.schema if f.name != self._label(reader.schema.names) and _is_number(f.type)]
+            schema = reader.schema
+        found = [f for f in schema if f.name != self._label(schema.names) and _is_number(f.type)]
         # types come from the first megabyte: whole numbers there may be followed by others
         kinds.column_types = {f.name: pyarrow.float64() for f in found}
-        reader = pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds)
-        yield from self._table(reader, reader.schema)
+        return lambda: pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds), schema
 
-    def _table(self, batches: Any, schema: Any) -> Iterator[Part]:
-        """Either one column of lists or all columns of numbers, beside labels and texts."""
+    def _columns(self, schema: Any) -> tuple[list[int], str | None, list[str]]:
+        """The places of one column of lists, or of all columns of numbers; the column of labels; those of texts."""
         from pyarrow import types
 
         names = schema.names
@@ -126,13 +153,27 @@ class EmbeddingFile:
                 self._get({}, wanted, names, "column")
         if self.column or lists:
             wide = [names.index(self.column or self._only(lists, names, "column of lists"))]
+        elif len(wide) < 2 and texts:  # one number beside texts is a key or a score, and no embedding
+            raise SepNormError(
+                f"{self.path} holds texts ({', '.join(names)}) and no embeddings: make some of them first, sepnorm embed MODEL "
+                f"{self.path} --out embeddings.parquet, or see what a model makes of them, sepnorm diagnose MODEL --data FILE."
+            )
         elif not wide:
-            raise SepNormError(f"it has no columns of numbers, only {', '.join(names)}.")
+            raise SepNormError(f"it has no columns of numbers that could be dimensions, only {', '.join(names)}.")
         kind = schema.field(wide[0]).type
         if not _is_number(kind) and not _is_list(kind):
             raise SepNormError(f"its column {self.column!r} holds {kind}, not numbers or lists of numbers.")
+        return wide, label, texts
+
+    def _table(self, batches: Any, schema: Any) -> Iterator[Part]:
+        wide, label, texts = self._columns(schema)
+        kind = schema.field(wide[0]).type
+        batches = iter(batches)
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is not None and self.column is None and not _is_list(kind):
+            wide = self._without_keys(schema, wide, first)
         seen, dim = False, None
-        for batch in batches:
+        for batch in chain([] if first is None else [first], batches):
             if batch.num_rows == 0:
                 continue
             seen = True
@@ -144,6 +185,25 @@ class EmbeddingFile:
             yield Part(rows, part_labels, part_names)
         if not seen:
             raise SepNormError("it holds no rows.")
+
+    def _without_keys(self, schema: Any, wide: Sequence[int], batch: Any) -> list[int]:
+        """Columns without those of whole numbers that are all different, as keys are; and says what was taken.
+
+        Embeddings that are whole numbers themselves are left whole, but for a column that counts.
+        """
+        from pyarrow import types
+
+        whole = [i for i in wide if types.is_integer(schema.field(i).type)]
+        keys = [i for i in whole if _is_counted(batch.column(i), strict=len(whole) == len(wide))]
+        keys = [] if len(keys) == len(wide) else keys
+        taken = [i for i in wide if i not in keys]
+        numbering = [name for name in schema.names if name.lower() in _NUMBERING and name]
+        left = [*(repr(schema.names[i]) for i in keys), *map(repr, numbering)]
+        reason = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left out, as a key" if left else ""
+        self.note = (
+            f"{len(taken)} columns are taken for dimensions, {_listed([schema.names[i] for i in taken])}{reason}."
+        )
+        return taken
 
     def _label(self, names: list[str]) -> str | None:
         return self.label or next((name for name in names if name.lower() in _LABELS), None)
@@ -198,6 +258,21 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_floating(kind) or types.is_integer(kind))
 
 
+def _is_counted(column: Any, strict: bool) -> bool:
+    """Whether whole numbers are all different, and if ``strict`` each the next one."""
+    import pyarrow.compute
+
+    values = column.drop_null()
+    if len(values) < 3 or pyarrow.compute.count_distinct(values).as_py() < len(values):
+        return False
+    lowest, highest = pyarrow.compute.min_max(values).as_py().values()
+    return not strict or highest - lowest == len(values) - 1
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{names[0]}, {names[1]} to {names[-1]}"
+
+
 def _is_list(kind: Any) -> bool:
     """Whether it is a list of numbers."""
     from pyarrow import types
@@ -212,6 +287,7 @@ def _from_lists(column: Any, dim: int | None) -> Tensor:
     ``dim``: the length that earlier lists had, if there were some.
     """
     import pyarrow.compute
+    import torch
 
     lengths = set(pyarrow.compute.list_value_length(column.drop_null()).unique().to_pylist())
     lengths |= set() if dim is None else {dim}
@@ -230,5 +306,7 @@ def _from_lists(column: Any, dim: int | None) -> Tensor:
 
 
 def _from_columns(columns: list[Any]) -> Tensor:
+    import torch
+
     arrays = [torch.tensor(c.to_numpy(zero_copy_only=False), dtype=torch.float64) for c in columns]
     return torch.stack(arrays, dim=1)

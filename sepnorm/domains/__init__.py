@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sepnorm.errors import SepNormError, one_line, require_known
 from sepnorm.experiment.metrics import Metric, Metrics
-from sepnorm.experiment.runs import Recipe
 from sepnorm.training.configs import RunConfig
+from sepnorm.training.configs import preset as choose
+from sepnorm.training.notation import SITES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,10 +23,28 @@ if TYPE_CHECKING:
     from sepnorm.domains.encoders import Encoder
     from sepnorm.domains.evaluation import Evaluation, Task
     from sepnorm.experiment.comparison import Arm
+    from sepnorm.experiment.runs import Recipe
     from sepnorm.report.page import Section
 
-__all__ = ["Domain", "Metric", "Metrics", "domain_names", "domains", "open_domain"]
+__all__ = ["Domain", "Look", "Metric", "Metrics", "domain_names", "domains", "open_domain"]
 GROUP = "sepnorm.domains"
+DEFAULT_PRESET = "demo"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a run of a config is, found out before anything is trained: each part is a piece of one sentence."""
+
+    model: str  #: as ``a masked autoencoder of 4 blocks, width 64``
+    data: str  #: as ``1,297 images of 8x8 pixels, grey``
+    scored: str  #: as ``probes on 500 test images of 10 classes``
+    samples: int | None = None  #: for training, where they are counted
+
+    def line(self, config: RunConfig) -> str:
+        """One line: what is trained on what, for how long, and what it is scored on."""
+        steps = config.max_steps if self.samples is None else config.steps_on(self.samples)
+        long = f"{config.epochs} epochs" if steps is None else f"{steps:,} step{'s' * (steps > 1)}"
+        return f"Training {self.model} on {self.data}: {long} of {config.batch_size}. Scored by {self.scored}."
 
 
 class Domain(ABC):
@@ -57,6 +77,20 @@ class Domain(ABC):
     @abstractmethod
     def trial(self, config: Any) -> tuple[nn.Module, Callable[[int], dict[str, Any]]]:
         """A model as a run of this config trains, and batches of made-up samples, to measure how long a step takes."""
+
+    def settings(self, preset: str | None, given: Mapping[str, Any]) -> RunConfig:
+        """A preset, by default ``demo``, with what the user gave; a domain may let the rest follow the data."""
+        return choose(self.presets, preset or DEFAULT_PRESET).changed(given)  # type: ignore[no-any-return]
+
+    def look(self, config: Any) -> Look:
+        """Reads as much of the data as it takes to refuse what cannot work, without torch, and says what a run will be."""
+        return Look(f"a model of {self.name}", str(config.data), "what the domain measures")
+
+    def check(self, configs: Sequence[Any]) -> None:
+        """Refuses sites that the model does not have, before the first of several runs is begun."""
+        for config in configs:
+            if config.norm != "ln" and config.sites not in SITES:
+                self.trial(config)
 
     def next_commands(self, folder: Path, config: Any) -> list[str]:
         """What one may want to do with the folder of a finished run, without the leading ``sepnorm``."""

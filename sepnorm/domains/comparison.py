@@ -4,47 +4,79 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sepnorm.domains import Domain
+from sepnorm.domains import Domain, Look
 from sepnorm.errors import SepNormError
-from sepnorm.experiment.comparison import Comparison, compare
-from sepnorm.files import write_text
-from sepnorm.report.comparison_page import explanation, headline, write_comparison
-from sepnorm.report.diagnosis import finite
-from sepnorm.report.tables import comparison_tables, latex, markdown, runs_as_csv, summary_rows
-from sepnorm.training.configs import parse_arm
-from sepnorm.training.configs import preset as choose
-from sepnorm.training.trainer import Report
+from sepnorm.files import require_writable, write_text
+from sepnorm.training.configs import RunConfig
+from sepnorm.training.notation import parse_arm
+
+if TYPE_CHECKING:
+    from sepnorm.experiment.comparison import Comparison
+    from sepnorm.training.trainer import Report
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A comparison that was looked at and is not begun: what arms have in common, each arm, and what is trained on what."""
+
+    domain: Domain
+    base: RunConfig
+    configs: list[RunConfig]
+    look: Look
+
+    @property
+    def line(self) -> str:
+        """What is compared, in one line."""
+        return f"{self.look.line(self.base)} Arms: {', '.join(config.arm for config in self.configs)}."
+
+
+def plan(domain: Domain, arms: Sequence[Mapping[str, Any]], base: RunConfig) -> Planned:
+    """Arms, each given by its changes to a config; what cannot work is refused here, before torch is imported."""
+    configs = [base.changed(arm) for arm in arms]
+    names = [config.arm for config in configs]
+    if len(set(names)) < len(names):
+        raise SepNormError(f"arms must differ, found {', '.join(names)}.")
+    return Planned(domain, base, configs, domain.look(base))
 
 
 def compare_domain(
-    domain: Domain,
-    arms: Sequence[Mapping[str, Any]],
+    planned: Planned,
     seeds: Sequence[int],
-    preset: str,
-    given: Mapping[str, Any],
     folder: Path,
     launcher: str = "local",
     start: Callable[[str, int], Report | None] | None = None,
     margin: float | None = None,
     adaptive: bool = False,
 ) -> tuple[Comparison, Path]:
-    """Runs arms, each given by its changes to a preset, and writes results and page to ``folder``; gives the page's path too.
+    """Runs the arms of a plan, and writes results and page to ``folder``; gives the page's path too.
 
     ``margin`` and ``adaptive``: see ``sepnorm.experiment.comparison.compare``.
     """
-    base = choose(domain.presets, preset).changed(given)
-    configs = [base.changed(arm) for arm in arms]
-    keep_earlier(folder, [config.arm for config in configs])
-    comparison = compare(domain.recipe, domain.metrics, base, configs, seeds, folder, launcher, start, margin, adaptive)
+    keep_earlier(folder, [config.arm for config in planned.configs])
+    require_writable(folder)
+    from sepnorm.experiment.comparison import compare
+    from sepnorm.training.devices import check_device
+
+    domain, base = planned.domain, planned.base
+    if launcher == "local":  # elsewhere there may be others
+        check_device(base.device, base.precision)
+    domain.check(planned.configs)
+    comparison = compare(
+        domain.recipe, domain.metrics, base, planned.configs, seeds, folder, launcher, start, margin, adaptive
+    )
     title = f"Shared and separate norms on {Path(base.data).name}"
     return comparison, write_comparison_folder(comparison, folder, title, domain)
 
 
 def write_comparison_folder(comparison: Comparison, folder: Path, title: str, domain: Domain | None = None) -> Path:
     """``results.json``, ``.csv`` (a row for each run), ``.md`` and ``.tex``, and the page, whose path it gives."""
+    from sepnorm.report.comparison_page import write_comparison
+    from sepnorm.report.tables import comparison_tables, latex, runs_as_csv
+
     write_text(folder / "results.json", as_json(comparison))
     write_text(folder / "results.csv", runs_as_csv(comparison))
     write_text(folder / "results.md", as_text(comparison))
@@ -56,11 +88,24 @@ def write_comparison_folder(comparison: Comparison, folder: Path, title: str, do
 
 
 def as_json(comparison: Comparison) -> str:
+    from sepnorm.report.diagnosis import finite
+
     return json.dumps(finite(comparison.as_dict()), indent=1)
+
+
+def short_text(comparison: Comparison) -> str:
+    """The verdict and the few columns that decide, aligned for a terminal; results.md has all."""
+    from sepnorm.report.comparison_page import headline
+    from sepnorm.report.tables import aligned, summary_rows
+
+    return f"{headline(comparison)}\n\n{aligned(*summary_rows(comparison))}\n"
 
 
 def as_text(comparison: Comparison) -> str:
     """The verdict and all tables, in Markdown."""
+    from sepnorm.report.comparison_page import explanation, headline
+    from sepnorm.report.tables import comparison_tables, markdown, summary_rows
+
     tables = [summary_rows(comparison), *comparison_tables(comparison)]
     said = f"{headline(comparison)}\n\n" + "\n".join(markdown(*each) for each in tables)
     return f"{said}\n{explanation(comparison)}\n"

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from sepnorm.data.vectors import SUFFIXES, EmbeddingFile
+from sepnorm.data.vectors import EmbeddingFile
 from sepnorm.domains.encoders import Encoder, open_encoder
+from sepnorm.domains.requests import check_diagnosis
 from sepnorm.errors import SepNormError
 from sepnorm.geometry import summarise
 from sepnorm.geometry.cloud import SAMPLE, Cloud, Sample
 from sepnorm.report.diagnosis import Diagnosis, Points
 from sepnorm.report.verdict import judge
 from sepnorm.surgery.inspection import conclude, watch
+from sepnorm.training.devices import check_device
 
 #: Samples of the data that a model is run on unless told otherwise.
 MODEL_SAMPLES = 2000
@@ -34,6 +36,7 @@ def diagnose(
     label: str | None = None,
     split: str = "train",
     max_samples: int | None = None,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Diagnoses a file of embeddings, or a model on data.
@@ -46,33 +49,17 @@ def diagnose(
         label: which column of a file of embeddings holds labels.
         split: of a ``datasets`` name.
         max_samples: how many samples to use; by default all of a file, and 2,000 for a model.
+        device: of a model, ``auto`` for the fastest, or as torch writes it.
         progress: called with the number of samples done, and the number there are, where it is known.
     """
-    if max_samples is not None and max_samples < 2:
-        raise SepNormError(f"max_samples is at least 2, since pairs are compared, found {max_samples}.")
+    check_diagnosis(target, data, column, label, max_samples)
     progress = progress or (lambda done, total: None)
-    if Path(target).suffix.lower() in SUFFIXES:
-        if data is not None:
-            raise SepNormError(f"{target} holds embeddings already: --data is for models, leave it out.")
-        return _of_file(EmbeddingFile(target, column, label), max_samples, progress)
-    if label is not None:
-        raise SepNormError(
-            "--label names a column of a file of embeddings; for a model the labels are those of the data."
-        )
     if data is None:
-        _refuse_missing(target)
-        raise SepNormError(
-            f"{target} is taken for a model, which must be run on something: add --data, such as a text file, "
-            "a table or a folder of images."
-        )
+        return _of_file(EmbeddingFile(target, column, label), max_samples, progress)
+    check_device(device)
     encoder = open_encoder(target)
+    encoder.to_device(device)
     return _of_model(encoder, data, column, split, max_samples or MODEL_SAMPLES, progress)
-
-
-def _refuse_missing(target: str) -> None:
-    """What looks like a path and is none gets an answer of its own."""
-    if not Path(target).exists() and (target.startswith((".", "/", "~")) or target.count("/") > 1):
-        raise SepNormError(f"there is no file or folder {target}.")
 
 
 def _of_file(file: EmbeddingFile, max_samples: int | None, progress: Progress) -> Diagnosis:
@@ -88,6 +75,7 @@ def _of_file(file: EmbeddingFile, max_samples: int | None, progress: Progress) -
         if max_samples is not None and cloud.sample.seen >= max_samples:
             break
     found = summarise(cloud)
+    found.notes = [note for note in (file.note, *found.notes) if note]
     verdict = judge(found, target=str(file.path))
     return Diagnosis(str(file.path), None, verdict, found, points=_points(cloud, known))
 
@@ -95,25 +83,31 @@ def _of_file(file: EmbeddingFile, max_samples: int | None, progress: Progress) -
 def _of_model(
     encoder: Encoder, data: str, column: str | None, split: str, max_samples: int, progress: Progress
 ) -> Diagnosis:
-    cls, pooled, tokens = Cloud(SAMPLE), Cloud(SAMPLE), Sample(_TOKENS)
+    main, pooled, tokens = Cloud(SAMPLE), Cloud(SAMPLE), Sample(_TOKENS)
     known: dict[int, tuple[str | None, str]] = {}
     records = _counted(encoder.read(data, column, split), max_samples, data)
-    with watch(encoder.model) as watchers, encoder.evaluating():
+    watching: AbstractContextManager[list[Any]] = watch(encoder.model) if encoder.has_cls else nullcontext([])
+    with watching as watchers, encoder.evaluating():
         for part, batch in encoder.batches(records):
             encoded = encoder.encode(batch)
             keep = encoded.keep.to(encoded.tokens.device)
-            start = cls.sample.seen
-            for number in cls.add(encoded.cls).tolist():
+            start = main.sample.seen
+            for number in main.add(encoded.mean if encoded.cls is None else encoded.cls).tolist():
                 record = part[number - start]
                 known[number] = record.label, encoder.shown(record)
-            pooled.add(encoded.mean)
-            tokens.add(encoded.tokens[keep].cpu())
-            progress(cls.sample.seen, max_samples)
-    layers = conclude(encoder.model, watchers)
-    found = summarise(cls)
+            if encoded.cls is not None:
+                pooled.add(encoded.mean)
+            tokens.add(encoded.tokens[keep].float().cpu())
+            progress(main.sample.seen, max_samples)
+    layers = conclude(encoder.model, watchers) if encoder.has_cls else None
+    found = summarise(main)
+    if not encoder.has_cls:
+        found.notes.insert(
+            0, f"{encoder.name} has no [CLS]: these are the means of its tokens, and no norm is looked at."
+        )
     verdict = judge(found, target=encoder.name, data=data, layers=layers)
-    points = _points(cls, known)
-    return Diagnosis(encoder.name, data, verdict, found, summarise(pooled), layers, points, tokens.rows)
+    mean = summarise(pooled) if encoder.has_cls else None
+    return Diagnosis(encoder.name, data, verdict, found, mean, layers, _points(main, known), tokens.rows)
 
 
 def _counted(records: Iterator[Any], most: int, data: str) -> Iterator[Any]:

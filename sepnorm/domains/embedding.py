@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from sepnorm.data.records import LeftOut, Record
-from sepnorm.domains.encoders import POOLINGS, Encoder, open_encoder
-from sepnorm.errors import SepNormError, require_known
+from sepnorm.domains.encoders import Encoder, open_encoder
+from sepnorm.domains.requests import check_embedding
+from sepnorm.errors import SepNormError
 from sepnorm.files import make_folder, write_whole
+from sepnorm.training.devices import check_device
 
-FORMATS = (".parquet", ".npy")
 _ROWS = 4096  # of a group in a parquet file
 
 Progress = Callable[[int, int | None], None]
@@ -40,14 +41,16 @@ def write_embeddings(
     column: str | None = None,
     split: str = "train",
     batch_size: int = 32,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> Written:
     """Runs a model on data and writes [CLS], or the mean of tokens, to a ``.parquet`` or ``.npy`` file, whole or not at all."""
-    if out.suffix.lower() not in FORMATS:
-        raise SepNormError(f"embeddings are written to {' or '.join(FORMATS)} files, found {out.name}: change --out.")
-    require_known("pooling", pooling, POOLINGS)
+    check_embedding(target, data, out, pooling)
+    check_device(device)
     encoder = open_encoder(target)
-    encoder.to_fastest_device()
+    if pooling == "cls":
+        encoder.require_cls()
+    encoder.to_device(device)
     left_out = LeftOut()
     records = encoder.read_in_order(data, column, split, left_out)
     rows = _reported(_vectors(encoder, records, pooling, batch_size, data), progress)

@@ -15,19 +15,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from sepnorm.data.places import why_not
 from sepnorm.data.records import LeftOut, Record
 from sepnorm.domains import domains
+from sepnorm.domains.requests import check_conversion
+from sepnorm.domains.targets import find_model
 from sepnorm.errors import MisfitError, SepNormError, one_line
-from sepnorm.layer.kinds import NormSpec
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.families import encoder_of, is_timm, is_transformers
 from sepnorm.surgery.opening.models import open_model, open_timm
 from sepnorm.surgery.reports import ConversionReport
 from sepnorm.surgery.saving import load, save
+from sepnorm.training.devices import check_device, device_of
 
-#: How the tokens of an input become one vector.
-POOLINGS = ("cls", "mean")
 # What parts of a model that do not belong together raise.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -41,10 +42,10 @@ def _is_panic(error: BaseException) -> bool:
 class Encoded:
     """Last hidden states: ``cls`` (batch, dim), ``tokens`` (batch, tokens, dim), and which of these are no padding.
 
-    ``cls_in_mean``: whether the mean of tokens has [CLS] in it.
+    ``cls`` is None of a model that has none. ``cls_in_mean``: whether the mean of tokens has [CLS] in it.
     """
 
-    cls: Tensor
+    cls: Tensor | None
     tokens: Tensor
     keep: Tensor
     cls_in_mean: bool = False
@@ -53,14 +54,16 @@ class Encoded:
     def mean(self) -> Tensor:
         """The mean of tokens without padding (batch, dim)."""
         keep = self.keep.to(self.tokens.device)[..., None]
-        total, count = self.tokens.masked_fill(~keep, 0).sum(1), keep.sum(1)
-        if self.cls_in_mean:
+        total, count = self.tokens.masked_fill(~keep, 0).sum(1, dtype=torch.float32), keep.sum(1)
+        if self.cls_in_mean and self.cls is not None:
             total, count = total + self.cls, count + 1
         return total / count.clamp(min=1)
 
     def pooled(self, pooling: str) -> Tensor:
         """One of ``POOLINGS`` (batch, dim), in float32 on the CPU."""
-        return (self.cls if pooling == "cls" else self.mean).float().cpu()
+        if pooling == "cls" and self.cls is None:
+            raise SepNormError("this model has no [CLS]: take --pooling mean.")
+        return (self.cls if pooling == "cls" and self.cls is not None else self.mean).float().cpu()
 
 
 @dataclass(eq=False)
@@ -75,6 +78,19 @@ class Encoder(ABC):
     model: Any
     prepare: Any  #: from a list of contents to a batch
     left_out: list[str] = field(default_factory=list)  #: weights of the folder that are no part of the model
+
+    @property
+    def has_cls(self) -> bool:
+        """Whether the model has a token that stands for the whole input."""
+        return True
+
+    def require_cls(self) -> None:
+        """Refuses a model without [CLS]."""
+        if not self.has_cls:
+            raise SepNormError(
+                f"{self.name} has no [CLS]: none of its tokens stands for the whole input. Take the mean of its tokens, by "
+                "--pooling mean where there is that option, or a model with a [CLS]."
+            )
 
     @abstractmethod
     def read(
@@ -135,9 +151,9 @@ class Encoder(ABC):
         with feed.quiet(self.model):
             yield
 
-    def to_fastest_device(self) -> None:
-        if torch.cuda.is_available():
-            self.model.to("cuda")
+    def to_device(self, asked: str = "auto") -> None:
+        """Moves the model to the fastest device there is, or to the one asked for."""
+        self.model.to(device_of(asked))
 
 
 class Body(nn.Module):
@@ -164,18 +180,10 @@ def open_encoder(target: str, whole: bool = False) -> Encoder:
 
     ``whole``: with the head that a folder of transformers has, rather than the encoder alone.
     """
-    if target.startswith("timm:"):
-        return _wrap(target, open_timm(target.removeprefix("timm:")), Path(target))
-    target = _of_run(target)
+    target = find_model(target)
     folder = Path(target)
-    if folder.exists() and not folder.is_dir():
-        raise SepNormError(
-            f"{target} is neither a model's folder nor a file of embeddings (.npy, .npz, .parquet, .csv)."
-        )
-    if folder.is_dir() and not any(
-        (folder / name).is_file() for name in ("config.json", "modules.json", "sepnorm.json")
-    ):
-        raise SepNormError(f"{target} holds no model: it has neither config.json nor modules.json nor sepnorm.json.")
+    if target.startswith("timm:"):
+        return _wrap(target, open_timm(target.removeprefix("timm:")), folder)
     try:
         return _wrap(target, load(folder), folder) if (folder / "sepnorm.json").is_file() else _opened(target, whole)
     except SepNormError:
@@ -185,8 +193,8 @@ def open_encoder(target: str, whole: bool = False) -> Encoder:
     ) as error:  # whatever a damaged folder or a name that cannot be reached makes the libraries raise
         if not isinstance(error, Exception) and not _is_panic(error):
             raise
-        where = "" if folder.is_dir() else " It is no folder here, so it was taken for a name of the hub."
-        raise SepNormError(f"{target} cannot be opened as a model: {one_line(error)}.{where}") from error
+        why = f"{one_line(error)}." if folder.is_dir() else why_not(target, "the hub", error)
+        raise SepNormError(f"{target} cannot be opened as a model: {why}") from error
 
 
 def _opened(target: str, whole: bool) -> Encoder:
@@ -199,14 +207,6 @@ def _opened(target: str, whole: bool) -> Encoder:
     encoder = _wrap(target, opened.model, opened.source)
     encoder.left_out = opened.left_out
     return encoder
-
-
-def _of_run(target: str) -> str:
-    """The model of a finished run, where the run's folder is named; else the target itself."""
-    folder = Path(target)
-    if not folder.exists() and (target.startswith((".", "/", "~")) or target.count("/") > 1):
-        raise SepNormError(f"there is no model {target}: it is neither a folder here nor a name of the hub.")
-    return str(folder / "model") if (folder / "metrics.json").is_file() else target
 
 
 def _wrap(target: str, model: Any, source: Path) -> Encoder:
@@ -230,12 +230,13 @@ def convert_copy(
     split: str = "train",
     max_samples: int = 2000,
     progress: Any = None,
+    device: str = "auto",
 ) -> ConversionReport:
     """Opens a model, converts it, calibrated on data, and saves it with what its input needs."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SepNormError(f"{out} is there already and not empty: name a new folder by --out.")
-    NormSpec.parse(norm)  # before anything heavy
+    check_conversion(target, data, out, norm, sites)
+    check_device(device)
     encoder = open_encoder(target, whole=True)
+    encoder.to_device(device)
     done = 0
 
     def batches() -> Iterator[Any]:
@@ -248,6 +249,7 @@ def convert_copy(
 
     with encoder.evaluating(), encoder.working():
         report = convert(encoder.model, norm, sites=sites, calibrate=batches())
+    encoder.to_device("cpu")
     if encoder.left_out:
         report.notes.append(
             f"{len(encoder.left_out)} tensors of {target} are no part of a {type(encoder.model).__name__} and were left out, such "

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sepnorm.domains import open_domain
-from sepnorm.domains.encoders import POOLINGS, open_encoder
-from sepnorm.errors import require_known
-from sepnorm.experiment.runs import slug
-from sepnorm.files import make_folder, write_text
+from sepnorm.domains.encoders import open_encoder
+from sepnorm.domains.requests import POOLINGS, check_evaluation
+from sepnorm.experiment.slugs import slug
+from sepnorm.files import make_folder, require_writable, write_text
 from sepnorm.report.diagnosis import finite
+from sepnorm.training.devices import check_device
 
 Progress = Callable[[int, int | None], None]
 
@@ -54,6 +55,7 @@ def evaluate(
     column: str | None = None,
     label: str | None = None,
     folder: Path | None = None,
+    device: str = "auto",
     progress: Callable[[str], Progress | None] | None = None,
 ) -> tuple[Evaluation, Path]:
     """Measures a model, and writes ``results.json`` to a folder, which it returns too.
@@ -64,18 +66,20 @@ def evaluate(
         on: names of probes or sets, with commas between; by default what the domain of the model has.
         pooling: ``cls``, ``mean`` or ``both``.
         column, label: columns of a table, where they are not clear.
+        device: ``auto`` for the fastest, or as torch writes it.
         folder: by default ``runs/evaluate-NAME``.
         progress: ``progress(what)`` gives what is called while that is done.
     """
     names = [name.strip() for name in on.split(",") if name.strip()]
-    if pooling:
-        require_known("pooling", pooling, (*POOLINGS, "both"))
+    check_evaluation(target, data, pooling)
+    check_device(device)
     encoder = open_encoder(target)
     folder = folder or default_folder(target)
-    make_folder(folder)
-    encoder.to_fastest_device()
+    require_writable(folder)
+    encoder.to_device(device)
     task = Task(data, names, pooling, column, label, folder, progress or (lambda what: None))
     found = open_domain(encoder.kind).evaluate(encoder, task)
+    make_folder(folder)
     write_text(folder / "results.json", json.dumps(finite(asdict(found)), indent=1))
     return found, folder
 

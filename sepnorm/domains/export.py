@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sepnorm.domains.encoders import Encoder, open_encoder
+from sepnorm.domains.requests import check_export
 from sepnorm.errors import SepNormError, is_of_memory, one_line
 from sepnorm.files import make_folder
 from sepnorm.surgery.calibration import freeze, has_batch_statistics
@@ -35,13 +36,13 @@ class Exported:
 
 def export_onnx(target: str, out: Path) -> Exported:
     """Writes a model as ONNX with its batch statistics folded, after ONNX Runtime has given the same, if it is installed."""
-    if out.suffix.lower() != ".onnx":
-        raise SepNormError(f"a model is exported to a .onnx file, found {out.name}: change --out.")
+    check_export(target, out)
     try:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise SepNormError("export needs onnx and onnxscript: pip install 'sepnorm[export]'.") from error
     encoder = open_encoder(target)
+    encoder.require_cls()
     found = encoder.exportable()
     make_folder(out.parent)
     body = found.body.eval()
@@ -77,6 +78,7 @@ def _difference(encoder: Encoder, path: Path, inputs: dict[str, Tensor]) -> floa
     found = session.run(list(OUTPUTS), {name: tensor.numpy() for name, tensor in inputs.items()})
     with encoder.evaluating():
         encoded = encoder.encode(inputs["pixel_values"] if is_timm(encoder.model) else inputs)
+    assert encoded.cls is not None  # or it would not have been exported
     gap = float((torch.from_numpy(found[0]) - encoded.cls).abs().max())
     tokens = torch.from_numpy(found[1])[:, -encoded.tokens.shape[1] :]
     gap = max(gap, float((tokens - encoded.tokens)[encoded.keep].abs().max()))

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sepnorm.distributed import rank
-from sepnorm.domains import open_domain
+from sepnorm.domains import Domain, Look, open_domain
+from sepnorm.domains.planning import config_of, default_folder, given_settings
 from sepnorm.errors import InterruptedRunError, SepNormError
-from sepnorm.experiment.runs import finished, perform, slug
-from sepnorm.files import locked, make_folder
-from sepnorm.training.configs import RunConfig, parse_changes
-from sepnorm.training.configs import preset as choose
-from sepnorm.training.trainer import Report, last_checkpoint
+from sepnorm.experiment.slugs import slug
+from sepnorm.files import locked, make_folder, require_writable
+from sepnorm.training.configs import RunConfig
+
+if TYPE_CHECKING:
+    from sepnorm.training.trainer import Report
 
 
 @dataclass(eq=False)
@@ -49,10 +50,47 @@ class Run:
         return [f"sepnorm {line}" for line in open_domain(self.domain).next_commands(self.folder, self.config)]
 
 
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A run that was looked at and is not begun."""
+
+    domain: Domain
+    config: RunConfig
+    folder: Path
+    look: Look | None  #: None where the folder holds a finished run
+
+    @property
+    def line(self) -> str:
+        """What is trained on what, in one line."""
+        return "" if self.look is None else f"{self.look.line(self.config)} Norm: {self.config.arm}."
+
+
+def plan_run(
+    domain: str,
+    preset: str | None,
+    given: Mapping[str, Any],
+    changes: Sequence[str] = (),
+    folder: Path | None = None,
+    file: Path | None = None,
+) -> PlannedRun:
+    """From options to a config and a folder; what cannot work is refused here, before torch is imported.
+
+    ``given`` by options of their own, others as ``key=value``; ``file`` is a run's ``config.json`` instead of a preset.
+    """
+    known = open_domain(domain)
+    settings = given_settings(known, given, changes)
+    config = config_of(known, preset, settings if file is not None else {"norm": "bn+ln"} | settings, file)
+    if folder is None:
+        name = default_folder("pretrain", known, preset, settings, config)
+        folder = Path("runs") / f"{name}-{slug(config.arm)}-seed{config.seed}"
+    require_writable(folder)
+    return PlannedRun(known, config, folder, None if (folder / "metrics.json").is_file() else known.look(config))
+
+
 def pretrain(
     domain: str,
-    preset: str,
-    given: dict[str, Any],
+    preset: str | None,
+    given: Mapping[str, Any],
     changes: Sequence[str] = (),
     folder: Path | None = None,
     resume: bool = False,
@@ -63,9 +101,19 @@ def pretrain(
     ``start(arm, seed)`` gives what is called while the run trains. Of several processes that torchrun or accelerate started
     only the first gives the run.
     """
-    known = open_domain(domain)
-    config = choose(known.presets, preset).changed({"norm": "bn+ln"} | parse_changes(changes) | given)
-    folder = folder or Path("runs") / f"pretrain-{domain}-{preset}-{slug(config.arm)}-seed{config.seed}"
+    return perform_run(plan_run(domain, preset, given, changes, folder), resume, start)
+
+
+def perform_run(
+    planned: PlannedRun, resume: bool = False, start: Callable[[str, int], Report | None] | None = None
+) -> Run | None:
+    """Does a run that was planned, unless it is finished."""
+    from sepnorm.distributed import rank
+    from sepnorm.experiment.runs import finished, perform
+    from sepnorm.training.devices import check_device
+
+    config, folder = planned.config, planned.folder
+    check_device(config.device, config.precision)
     before = finished(config, folder)
     if not before:
         begun = (folder / "config.json").is_file()
@@ -74,7 +122,8 @@ def pretrain(
                 f"{folder} holds a run that is not finished, and nothing of it is lost: add --resume to go on with it, or name "
                 "another folder by --out."
             )
-        recipe = known.recipe(config)
+        planned.domain.check([config])
+        recipe = planned.domain.recipe(config)
         make_folder(folder)
         report = start(config.arm, config.seed) if start is not None and rank() == 0 else None
         try:
@@ -89,11 +138,13 @@ def pretrain(
     if rank():
         return None
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    return Run(domain, folder, config, metrics, before)
+    return Run(planned.domain.name, folder, config, metrics, before)
 
 
 def _clear_unbegun(folder: Path) -> None:
     """Leaves nothing to resume of a run that never came to a checkpoint."""
+    from sepnorm.training.trainer import last_checkpoint
+
     if last_checkpoint(folder / "checkpoints") is None:
         for name in ("config.json", "environment.json"):
             (folder / name).unlink(missing_ok=True)

@@ -15,8 +15,9 @@ from sepnorm.experiment.decisions import Decision, decide, default_margin
 from sepnorm.experiment.intervals import Difference, Interval, difference, interval
 from sepnorm.experiment.launchers import Job, run_jobs
 from sepnorm.experiment.metrics import Metric, Metrics
-from sepnorm.experiment.runs import Recipe, slug
+from sepnorm.experiment.runs import Recipe
 from sepnorm.experiment.sequential import FIRST
+from sepnorm.experiment.slugs import slug
 from sepnorm.files import intact, read_json
 from sepnorm.training.configs import ArmConfig
 from sepnorm.training.trainer import Report

@@ -13,18 +13,17 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, as_notes, require_known
+from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, as_notes
+from sepnorm.experiment.launcher_settings import parse_launcher
 from sepnorm.experiment.runs import Recipe, finished, perform
-from sepnorm.training.configs import ArmConfig, parse_changes
+from sepnorm.training.configs import ArmConfig
+from sepnorm.training.devices import device_of
 from sepnorm.training.interruptions import on_interrupt
 from sepnorm.training.trainer import Report
 
 #: Called with the name of an arm and a seed when its run begins; gives what is called while it trains.
 Start = Callable[[str, int], Report | None]
 _FAREWELL = 30  # seconds in which a process that has no more to do tidies up
-LAUNCHERS = ("local", "submitit", "ray")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +47,7 @@ def run_jobs(jobs: Iterable[Job], launcher: str = "local", start: Start | None =
     after another on an accelerator; or ``"submitit"`` (SLURM) or ``"ray"``, with settings of theirs behind the name, as in
     ``"submitit timeout_min=600 slurm_partition=gpu"``.
     """
-    name, *settings = launcher.split() or [""]
-    require_known("launcher", name, LAUNCHERS)
-    if name == "local" and settings:
-        raise SepNormError(f"the launcher local takes no settings, found {' '.join(settings)!r}.")
-    options = parse_changes(settings)
+    name, options = parse_launcher(launcher)
     unfinished = (job for job in jobs if not finished(job.config, job.folder))
     first = next(unfinished, None)
     if first is None:
@@ -89,7 +84,7 @@ def _raise_failed(failed: Sequence[RunFailedError]) -> None:
 
 def places(config: ArmConfig) -> int:
     """How many runs of a config fit on this machine at a time."""
-    if torch.cuda.is_available() or not config.threads:
+    if not config.threads or device_of(config.device).type != "cpu":
         return 1
     # which of the machine's cores are ours is known on Linux only
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -131,11 +130,6 @@ def environment() -> dict[str, Any]:
         "processes": world(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
-
-
-def slug(name: str) -> str:
-    """A name that can be a folder's."""
-    return re.sub(r"[^A-Za-z0-9+.@=-]+", "-", name.replace("λ", "lambda"))
 
 
 def _same_config(config: ArmConfig, path: Path) -> None:

@@ -73,6 +73,11 @@ class Triangle:
         """Per dimension, unbiased."""
         return self._reduce()[1:, 1:].square().sum(0) / max(self.count - 1, 1)
 
+    def scales(self) -> Tensor:
+        """The root of the sum of squares of every dimension, as a share of the largest value in R."""
+        r = self._reduce()[:, 1:]
+        return (r / r.abs().max().clamp(min=torch.finfo(torch.float64).tiny)).square().sum(0).sqrt()
+
     def dead(self, below: float) -> int:
         """How many dimensions deviate by less than ``below`` times the root mean square of all values."""
         r = self._reduce()[:, 1:]
@@ -179,6 +184,8 @@ class Cloud:
                 f"vectors of {rows.shape[1]} dimensions came after vectors of {self.dim}: all must have the same number."
             )
         rows = rows.detach().to("cpu")
+        if rows.dtype in (torch.float16, torch.bfloat16):  # of the same numbers, and more can be computed with them
+            rows = rows.float()
         finite = rows.isfinite().all(1)
         if not finite.all():
             self.nonfinite += int((~finite).sum())
@@ -278,6 +285,8 @@ def refuse_or_warn_of_nonfinite(left_out: int, kept: int) -> None:
 def _from_array(part: Any) -> Tensor:
     import numpy
 
+    if part.dtype.kind == "V" and part.dtype.itemsize == 2:  # how NumPy writes the bfloat16 of other packages
+        return torch.from_numpy(numpy.array(part).view(numpy.int16)).view(torch.bfloat16)
     try:
         part = numpy.array(part)  # a copy: a file mapped into memory is read-only
         return torch.from_numpy(part.astype(part.dtype.newbyteorder("="), copy=False))

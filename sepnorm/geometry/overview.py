@@ -6,6 +6,9 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from sepnorm.errors import SepNormError
 from sepnorm.geometry.cloud import SAMPLE, Cloud, chunks, refuse_or_warn_of_nonfinite
 from sepnorm.geometry.measures import (
@@ -19,6 +22,8 @@ from sepnorm.geometry.measures import (
     warn_of_few,
 )
 from sepnorm.geometry.pairs import anisotropy_of, compare_pairs, directions_of
+
+_SCALE = 1000  # how many times the scale of the others a dimension has that is worth a note
 
 
 @dataclass(eq=False)
@@ -140,8 +145,22 @@ def summarise(cloud: Cloud) -> Summary:
         singular_values=values.tolist(),
         variances=triangle.variance.tolist(),
     )
-    result.notes = _notes(result)
+    result.notes = [*_notes(result), *_scale_notes(triangle.scales())]
     return result
+
+
+def _scale_notes(scales: Tensor) -> list[str]:
+    """Names a dimension whose scale, of these (dim,), is far above that of the others."""
+    if len(scales) < 3:
+        return []
+    largest = int(scales.argmax())
+    usual = float(torch.cat([scales[:largest], scales[largest + 1 :]]).median())
+    if not usual or not float(scales[largest]) >= _SCALE * usual:
+        return []
+    return [
+        f"Dimension {largest} has {float(scales[largest]) / usual:,.0f} times the scale of the others, so it alone decides the "
+        "cosines: is it a part of the embedding, or a column of something else?"
+    ]
 
 
 def _notes(s: Summary) -> list[str]:

@@ -137,7 +137,8 @@ def explanation(comparison: Comparison) -> str:
         )
     if not all(comparable(arm, comparison.arms[0], LOSS) for arm in comparison.arms):
         note += "The loss has the uniformity term in it, so that of arms with another lambda is not compared. "
-    return note + "Lower uniformity is better."
+    uniformity = any(metric.key == "cls_uniformity" for metric in comparison.columns)
+    return note + "Lower uniformity is better." * uniformity
 
 
 def _decided(comparison: Comparison) -> str:

@@ -83,6 +83,15 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     )
 
 
+def aligned(header: list[str], rows: list[list[str]]) -> str:
+    """A table for a terminal."""
+    lines = [[_one_cell(cell) for cell in line] for line in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
 _LATEX = {letter: f"\\{letter}" for letter in "%_&#${}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",

@@ -145,6 +145,8 @@ def _advice(level: str, s: Summary, target: str, data: str | None, layers: Inspe
             )
         advice.append(
             "See at which layer of the model it happens: sepnorm diagnose MODEL --data DATA, with the data they are from."
+            if data is None
+            else "Separate norms need a [CLS], which this model has not: take one that has, or centre and whiten its vectors."
         )
         return advice
     converted = any("+" in site.norm for site in layers.sites)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from sepnorm.data.places import require_here
+from sepnorm.domains import open_domain
+from sepnorm.domains.comparison import parse_arms
+from sepnorm.errors import SepNormError, nearest, require_known
+from sepnorm.training.configs import RunConfig
+from sepnorm.training.configs import preset as choose
 
 SCALES = ("demo", "small", "paper")
 SIX = ("ln", "bn@final", "ln+ln@final", "ln+bn@final", "bn+ln@final", "bn+bn@final")
@@ -220,3 +227,59 @@ STUDIES = {
         "How a pretrained model survives the change of norms", "calibration", dict.fromkeys(SCALES, ()), ours=True
     ),
 }
+
+
+def find_study(name: str, ours: bool) -> Study:
+    """A study by its name, of the paper or of ours."""
+    known = [each for each, study in STUDIES.items() if study.ours == ours]
+    if name not in known:
+        other = " It is one of our own: sepnorm study." if name in STUDIES and not ours else ""
+        other = " It is the paper's: sepnorm reproduce." if name in STUDIES and ours else other
+        raise SepNormError(f"there is no {name!r} here: there are {', '.join(known)}.{other or nearest(name, known)}")
+    return STUDIES[name]
+
+
+def parse_copies(pairs: Sequence[str]) -> dict[str, str]:
+    """``["cifar10=PATH"]`` by the names of parts; a path alone would not say of what it is a copy."""
+    found = {}
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        if not equals or not name or not path:
+            raise SepNormError(
+                f"--data of a study names a copy of some of its data, as cifar10=PATH, found {pair!r}. To compare norms on data of "
+                "your own: sepnorm compare images --data PATH."
+            )
+        require_here(path)
+        found[name.strip()] = path
+    return found
+
+
+def parts_of(study: Study, scale: str, data: Mapping[str, str] | None = None, seeds: int | None = None) -> list[Part]:
+    """The parts at a scale, with other data for some of them by their names."""
+    require_known("scale", scale, SCALES)
+    parts = study.parts[scale]
+    names = [part.shared or part.name for part in parts]
+    for name in data or {}:
+        if name not in names:
+            raise SepNormError(
+                f"--data names {name!r}, and there are {', '.join(dict.fromkeys(names))}.{nearest(name, names)}"
+            )
+    found = []
+    for part, name in zip(parts, names, strict=True):
+        changes = dict(part.changes) | ({"data": data[name]} if data and name in data else {})
+        found.append(replace(part, changes=changes, seeds=seeds or part.seeds))
+    return found
+
+
+def configs_of(part: Part, given: Mapping[str, Any]) -> tuple[RunConfig, list[RunConfig]]:
+    """The settings that the arms of a part have in common, and those of each arm."""
+    base = choose(open_domain(part.domain).presets, part.preset).changed({**part.changes, **given})
+    norms = ",".join(part.norms)
+    arms = parse_arms(norms, part.lambdas, part.targets) if len(part.norms) > 1 else parse_arms(f"ln,{norms}")[1:]
+    return base, [base.changed(arm) for arm in arms]
+
+
+def check_parts(parts: Sequence[Part], given: Mapping[str, Any]) -> None:
+    """Refuses settings that do not fit, before anything is run."""
+    for part in parts:
+        configs_of(part, given)

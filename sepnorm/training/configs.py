@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from sepnorm.errors import SepNormError, require_known
-from sepnorm.layer.kinds import NormSpec
+from sepnorm.training.notation import check_sites, norm_name, parse_arm
+
+__all__ = ["ArmConfig", "RunConfig", "build", "check_keys", "parse_arm", "parse_changes", "preset"]
 
 
 class ArmConfig(BaseModel):
@@ -17,26 +20,37 @@ class ArmConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    data: str
-    norm: str = "ln"
-    sites: str = "final"
+    data: str  # a file, a folder, or a name of datasets or of data that is packaged
+    norm: str = "ln"  # as bn+ln, that of [CLS] first; ln is what a model has
+    sites: str = "final"  # which norms are replaced: all, final, blocks, degenerate, or a pattern of paths
     num_cls: int = Field(1, ge=1)  # how many leading tokens have the norm of [CLS]
     momentum: float = Field(0.1, gt=0, le=1)  # of the running statistics of batch norms
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(0, ge=0, lt=2**31)  # of weights, order, crops and masks
     uniformity_weight: float = Field(0.0, ge=0)  # lambda of the paper
-    uniformity_form: Literal["squared", "inner"] = "squared"
-    uniformity_on: Literal["cls", "tokens", "both"] = "cls"
+    uniformity_form: Literal["squared", "inner"] = "squared"  # of U-MAE's code, or the paper's inner product
+    uniformity_on: Literal["cls", "tokens", "both"] = "cls"  # what is spread
     uniformity_within: Literal["batch", "sample"] = "batch"  # which tokens are pushed apart
+    device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = (
+        "auto"  # the fastest; of several GPUs CUDA_VISIBLE_DEVICES chooses
+    )
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # bf16 where a GPU is good at it, or always, or never
     threads: int = Field(0, ge=0)  # of a run without an accelerator, 0 for all; the last bits of a result depend on it
 
     @field_validator("norm")
     @classmethod
     def _known_norm(cls, value: str) -> str:
-        return str(NormSpec.parse(value))
+        return norm_name(value)
+
+    @field_validator("sites")
+    @classmethod
+    def _known_sites(cls, value: str) -> str:
+        return check_sites(value)
 
     @property
     def uses_batch(self) -> bool:
         """Whether its norms keep batch statistics."""
+        from sepnorm.layer.kinds import NormSpec  # torch is not needed to read settings
+
         return NormSpec.parse(self.norm).uses_batch
 
     @property
@@ -56,28 +70,21 @@ class ArmConfig(BaseModel):
 class RunConfig(ArmConfig):
     """What every domain's run has. Each domain adds its own fields and presets."""
 
-    epochs: int = Field(gt=0)
+    epochs: int = Field(gt=0)  # times round the data
     max_steps: int | None = Field(None, gt=0)  # stop earlier
-    batch_size: int = Field(gt=1)
+    batch_size: int = Field(gt=1)  # samples of a batch
     accumulation: int = Field(1, gt=0)  # batches before a step
-    learning_rate: float = Field(gt=0)
+    learning_rate: float = Field(gt=0)  # the highest, after the warm-up
     warmup: float = Field(0.1, ge=0, lt=1)  # share of the steps
-    weight_decay: float = Field(0.05, ge=0)
-    adam_betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(0.05, ge=0)  # of AdamW, on weights alone
+    adam_betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
     clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0 for none
     checkpoints: int = Field(4, ge=0)  # how often a run is saved on its way
 
-
-def parse_arm(text: str) -> dict[str, str]:
-    """``"bn+ln@final"`` as changes to a config.
-
-    >>> parse_arm("bn+ln@final")
-    {'norm': 'bn+ln', 'sites': 'final'}
-    >>> parse_arm("ln")
-    {'norm': 'ln'}
-    """
-    norm, at, sites = text.partition("@")
-    return {"norm": norm, "sites": sites} if at else {"norm": norm}
+    def steps_on(self, samples: int) -> int:
+        """How many steps a run has on so many samples."""
+        batches = self.epochs * max(1, samples // min(self.batch_size, samples))
+        return min(math.ceil(batches / self.accumulation), self.max_steps or batches)
 
 
 def build(cls: type[Any], values: Mapping[str, Any]) -> Any:

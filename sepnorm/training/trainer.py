@@ -22,6 +22,7 @@ from sepnorm.distributed import many, meet, part, rank, total, world
 from sepnorm.errors import InterruptedRunError, OthersDoneError, SepNormError, one_line
 from sepnorm.files import settle, sync_below, write_text
 from sepnorm.training.batching import Steps
+from sepnorm.training.devices import device_of, uses_bfloat16
 from sepnorm.training.guard import Guard
 from sepnorm.training.interruptions import lost_processes, on_interrupt
 
@@ -146,6 +147,7 @@ def _trainer(
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     config = steps.config
+    device = device_of(config.device)
     every = max(1, steps.steps // (config.checkpoints + 1)) if config.checkpoints else steps.steps + 1
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
@@ -159,8 +161,8 @@ def _trainer(
         adam_beta1=config.adam_betas[0],
         adam_beta2=config.adam_betas[1],
         max_grad_norm=config.clip,
-        optim="adamw_torch_fused",
-        bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+        optim="adamw_torch_fused" if device.type in ("cpu", "cuda") else "adamw_torch",
+        bf16=uses_bfloat16(config.precision, device),
         seed=config.seed,
         save_strategy="steps",
         save_steps=every,
@@ -169,7 +171,7 @@ def _trainer(
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
-        use_cpu=not torch.accelerator.is_available(),  # without this, processes without an accelerator train each for itself
+        use_cpu=device.type == "cpu",  # without this, processes without an accelerator train each for itself
         ddp_broadcast_buffers=False,  # batch statistics are over all processes and so the same in each
     )
 

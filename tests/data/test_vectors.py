@@ -270,7 +270,7 @@ def test_parquet_with_columns_of_numbers(parquet):
     assert found.labels == ["x", "y"]
     assert found.names == ["one", "two"]
     assert whole(parquet(table), "b").rows.tolist() == [[2.0], [3.0]]
-    assert whole(parquet({"a": [1.5], "text": ["long " * 100]})).names == ["long " * 40]
+    assert whole(parquet({"a": [1.5], "b": [2.5], "text": ["long " * 100]})).names == ["long " * 40]
 
 
 def test_the_index_of_pandas_is_no_dimension(tmp_path):
@@ -319,9 +319,9 @@ def test_lists_of_different_lengths_are_refused(parquet, before):
 
 def test_tables_without_numbers_or_rows_are_refused(parquet, csv):
     for path in (parquet({"a": ["x"], "b": ["y"]}), csv("a,b\nx,y\n")):
-        with pytest.raises(SepNormError, match=r"table.*: it has no columns of numbers, only a, b"):
+        with pytest.raises(SepNormError, match=r"table.* holds texts \(a, b\) and no embeddings"):
             whole(path)
-    with pytest.raises(SepNormError, match=r"no columns of numbers, only words"):
+    with pytest.raises(SepNormError, match=r"no columns of numbers that could be dimensions, only words"):
         whole(parquet({"words": [["a"], ["b"]]}))
     for path in (parquet({"a": ["x"], "b": lists([[1.0]])}), csv("a,b\nx,1\n")):
         with pytest.raises(SepNormError, match=r"its column 'a' holds string, not numbers"):

@@ -15,7 +15,8 @@ from sepnorm.domains.images.config import PRESETS
 from sepnorm.domains.images.recipe import ImageRecipe
 from sepnorm.experiment.comparison import compare
 from sepnorm.experiment.metrics import Metric, Metrics
-from sepnorm.experiment.runs import Outcome, perform, slug
+from sepnorm.experiment.runs import Outcome, perform
+from sepnorm.experiment.slugs import slug
 
 TINY = PRESETS["demo"].changed(
     dict(

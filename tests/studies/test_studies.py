@@ -16,6 +16,7 @@ from sepnorm.domains.images.config import PRESETS
 from sepnorm.domains.images.domain import METRICS
 from sepnorm.domains.probes import centred, whitened
 from sepnorm.experiment.comparison import Arm, Comparison
+from sepnorm.experiment.estimate import measure
 from sepnorm.studies import published
 from sepnorm.studies.drawing import (
     DRAWERS,
@@ -25,9 +26,8 @@ from sepnorm.studies.drawing import (
     uniformity_figures,
     whitening_tables,
 )
-from sepnorm.studies.estimate import estimate, measure, steps_of
-from sepnorm.studies.plan import SCALES, STUDIES, Part
-from sepnorm.studies.running import configs_of, find_study, parts_of
+from sepnorm.studies.estimate import estimate
+from sepnorm.studies.plan import SCALES, STUDIES, Part, configs_of, find_study, parts_of
 from sepnorm.training.configs import preset
 
 pytestmark = pytest.mark.slow
@@ -93,10 +93,10 @@ def test_other_data_and_seeds_are_for_the_parts_that_are_named():
 
 def test_how_many_steps_a_run_has():
     paper = PRESETS["paper"]
-    assert steps_of(paper, 5000) == 4000 * (5000 // 512)
-    assert steps_of(paper.changed({"max_steps": 100}), 5000) == 100
-    assert steps_of(paper.changed({"accumulation": 3, "epochs": 1}), 5120) == 4
-    assert steps_of(paper.changed({"epochs": 2}), 100) == 2
+    assert paper.steps_on(5000) == 4000 * (5000 // 512)
+    assert paper.changed({"max_steps": 100}).steps_on(5000) == 100
+    assert paper.changed({"accumulation": 3, "epochs": 1}).steps_on(5120) == 4
+    assert paper.changed({"epochs": 2}).steps_on(100) == 2
 
 
 def test_a_table_and_a_figure_from_the_same_runs(tmp_path, monkeypatch):
@@ -201,7 +201,7 @@ def test_what_grows_with_the_batch_and_what_does_not_are_told_apart(monkeypatch)
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"loss": (self.weight * x).sum()}
 
-    monkeypatch.setattr("sepnorm.studies.estimate.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("sepnorm.experiment.estimate.time.perf_counter", lambda: clock[0])
     config = PRESETS["paper"].changed({"batch_size": 100, "accumulation": 2})
     assert measure(Model(), batch, config) == pytest.approx(2 * (1 + 25))
 

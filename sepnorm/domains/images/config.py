@@ -13,22 +13,22 @@ from sepnorm.training.configs import RunConfig
 class ImageConfig(RunConfig):
     """A masked autoencoder (He et al., CVPR 2022) on images of one size, and its probes."""
 
-    data: str = "digits"
+    data: str = "digits"  # a folder of images, a table, IDX files, digits, or a name of datasets
     column: str | None = None  # of images, where it is not clear
     label: str | None = None  # column of labels
-    image_size: int = Field(gt=0)
-    patch_size: int = Field(gt=0)
-    channels: int = Field(3, ge=1, le=4)
-    width: int = Field(gt=0)
-    depth: int = Field(gt=0)
-    heads: int = Field(gt=0)
-    decoder_width: int = Field(gt=0)
-    decoder_depth: int = Field(gt=0)
-    decoder_heads: int = Field(gt=0)
-    mask_ratio: float = Field(0.75, gt=0, lt=1)
-    normalised_pixels: bool = True
+    image_size: int = Field(gt=0)  # pixels of a side; follows the data where no preset is named
+    patch_size: int = Field(gt=0)  # pixels of a side
+    channels: int = Field(3, ge=1, le=4)  # 1 for grey, 3 for colour; follows the data where no preset is named
+    width: int = Field(gt=0)  # of the encoder
+    depth: int = Field(gt=0)  # blocks of the encoder
+    heads: int = Field(gt=0)  # of attention in the encoder
+    decoder_width: int = Field(gt=0)  # and likewise of the decoder
+    decoder_depth: int = Field(gt=0)  # blocks of the decoder
+    decoder_heads: int = Field(gt=0)  # of attention in the decoder
+    mask_ratio: float = Field(0.75, gt=0, lt=1)  # share of the patches that are hidden
+    normalised_pixels: bool = True  # every patch is predicted at mean 0 and deviation 1
     smallest_crop: float = Field(0.2, gt=0, le=1)  # share of the area; 1 for no crop
-    flip: bool = True
+    flip: bool = True  # mirror images at random
     pretrain_images: int | None = Field(None, gt=1)  # use this many of the training images
     stream: int | None = Field(None, gt=1)  # read data of any size while training, so many images at a time
 

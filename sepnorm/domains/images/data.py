@@ -14,21 +14,12 @@ import torch
 from torch import Tensor
 
 from sepnorm.data.records import Record, read_images
+from sepnorm.domains.images.places import HELD_OUT, KNOWN, idx_files, is_for_training, split_folders
 from sepnorm.errors import SepNormError, tell_limit
 from sepnorm.files import require_file
 
-#: Names of ``datasets`` whose splits, columns or configuration are not the usual ones: repository, splits for training and test.
-KNOWN: dict[str, dict[str, Any]] = {
-    "stl10": {"name": "tanganke/stl10", "train": "train", "test": "test"},
-    "aircraft": {"name": "HuggingFaceM4/FGVC-Aircraft", "train": "train", "test": "test", "label": "variant"},
-    "svhn": {"name": "ufldl-stanford/svhn:cropped_digits", "train": "train", "test": "test"},
-    "flowers": {"name": "nkirschi/oxford-flowers", "train": "train", "test": "test"},
-    "cifar10": {"name": "uoft-cs/cifar10", "train": "train", "test": "test"},
-    "cifar100": {"name": "uoft-cs/cifar100", "train": "train", "test": "test", "label": "fine_label"},
-}
 _UNKNOWN = "the test images have classes that the training images do not have, such as {!r}."
 _MOST_PACKED = 1032  # times smaller than its content gzip can make a file
-_HOLD_OUT = 5  # one sample in so many is for testing where the data has no split of its own
 
 
 @dataclass(eq=False)
@@ -98,7 +89,7 @@ def _read(source: str, side: int, channels: int, column: str | None, label: str 
     path = Path(source)
     if source == "digits":
         return _digits(side, channels)
-    if path.is_dir() and (idx := _idx_files(path)):
+    if path.is_dir() and (idx := idx_files(path)):
         train = _from_idx(*idx[0], side, channels)
         return train, _from_idx(*idx[1], side, channels, train.classes)
     if (parts := split_folders(path)) is not None:
@@ -115,17 +106,7 @@ def _read(source: str, side: int, channels: int, column: str | None, label: str 
 
 def is_held_whole(source: str) -> bool:
     """Whether a source is read whole and not as records: scikit-learn's digits, or a folder of IDX files."""
-    return source == "digits" or (Path(source).is_dir() and _idx_files(Path(source)) is not None)
-
-
-def split_folders(path: Path) -> tuple[str, str] | None:
-    """The folders for training and for testing in a folder, if there is one for training."""
-    if not (path / "train").is_dir():
-        return None
-    test = next((path / name for name in ("test", "val", "valid") if (path / name).is_dir()), None)
-    if test is None:
-        raise SepNormError(f"{path} has a folder train, but neither test nor val beside it.")
-    return str(path / "train"), str(test)
+    return source == "digits" or (Path(source).is_dir() and idx_files(Path(source)) is not None)
 
 
 def _digits(side: int, channels: int) -> tuple[ImageSet, ImageSet]:
@@ -162,9 +143,9 @@ def _split(records: Iterator[Record], side: int, channels: int) -> tuple[ImageSe
         splits.append(record.split)
     whole = assemble(images, labels, None)
     if any(split is not None for split in splits):
-        test = torch.tensor([split not in ("train", "training", "unlabeled") for split in splits])
+        test = torch.tensor([not is_for_training(split) for split in splits])
     else:
-        test = torch.arange(len(whole)) % _HOLD_OUT == _HOLD_OUT - 1
+        test = torch.arange(len(whole)) % HELD_OUT == HELD_OUT - 1
     return whole.take((~test).nonzero()[:, 0]), whole.take(test.nonzero()[:, 0])
 
 
@@ -200,20 +181,6 @@ def to_bytes(image: Any, side: int, channels: int) -> Tensor:
     return (
         torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).reshape(side, side, channels).permute(2, 0, 1)
     )
-
-
-def _idx_files(folder: Path) -> list[tuple[Path, Path]] | None:
-    """Images and labels for training and test, as MNIST and its successors are distributed."""
-    found = []
-    for part in ("train", "t10k"):
-        pair = []
-        for kind in ("images-idx3", "labels-idx1"):
-            files = [f for f in folder.iterdir() if f.name.startswith(f"{part}-{kind}-ubyte")]
-            if not files:
-                return None
-            pair.append(files[0])
-        found.append((pair[0], pair[1]))
-    return found
 
 
 def _from_idx(images: Path, labels: Path, side: int, channels: int, classes: list[str] | None = None) -> ImageSet:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from sepnorm.domains import Domain, Metric, Metrics
+from sepnorm.domains import Domain, Look, Metric, Metrics
 from sepnorm.domains.images.config import PRESETS, ImageConfig
+from sepnorm.domains.images.places import one_class
+from sepnorm.errors import SepNormError
 from sepnorm.experiment.metrics import GEOMETRY, LOSS
+from sepnorm.training.configs import RunConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,6 +55,55 @@ class Images(Domain):
     presets = PRESETS
     arms = "ln,bn@final,bn+bn@final"
     metrics = METRICS
+
+    def settings(self, preset: str | None, given: Mapping[str, Any]) -> RunConfig:
+        """Without a preset, size and channels follow data that the user named, where the user did not set them."""
+        if preset is not None or "data" not in given:
+            return super().settings(preset, given)
+        from sepnorm.domains.images.look import following, look_at
+
+        self._refuse(given)
+        preset, follow = following(look_at(str(given["data"]), given.get("column"), given.get("label")))
+        if patch := given.get("patch_size"):
+            follow["image_size"] = max(patch, follow["image_size"] - follow["image_size"] % patch)
+        if "image_size" in given:
+            follow.pop("patch_size", None)
+        if given.get("stream") is not None:
+            follow["pretrain_images"] = None  # a stream has no such limit
+        return super().settings(preset, {**follow, **given})
+
+    def _refuse(self, given: Mapping[str, Any]) -> None:
+        """Before images are read, refuses settings that fit no preset which these may lead to."""
+        wrong = []
+        for preset in ("demo", "small"):
+            try:
+                super().settings(preset, given)
+                return
+            except SepNormError as error:
+                wrong.append(error)
+        raise wrong[0]
+
+    def look(self, config: ImageConfig) -> Look:
+        from sepnorm.domains.images.look import look_at
+
+        seen = look_at(config.data, config.column, config.label)
+        kind = "grey" if seen.grey else "in colour"
+        taken = f"{config.image_size}x{config.image_size}, {'grey' if config.channels == 1 else 'in colour'}"
+        size = f"{seen.size[0]}x{seen.size[1]}, {kind}"
+        if seen.classes is not None and len(seen.classes) == 1:
+            raise SepNormError(one_class(seen.train, seen.classes[0]))
+        train = seen.train if config.pretrain_images is None else min(config.pretrain_images, seen.train or 2**60)
+        count = "" if train is None else f"{train:,} "
+        data = f"{count}images of {Path(config.data).name} ({size if size == taken else f'{size}, taken at {taken}'})"
+        scored = "probes on test images, where they have labels"
+        if seen.test is not None:
+            scored = "the geometry of [CLS] alone, since the images have no labels"
+        if seen.classes is not None:
+            scored = (
+                f"probes on {'' if seen.test is None else f'{seen.test:,} '}test images of {len(seen.classes)} classes"
+            )
+        model = f"a masked autoencoder of {config.depth} blocks, width {config.width}"
+        return Look(model, data, scored, train if config.stream is None else None)
 
     def recipe(self, config: ImageConfig) -> ImageRecipe:
         from sepnorm.domains.images.recipe import ImageRecipe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.data.pixels import SETTINGS, Picture
-from sepnorm.data.records import IMAGES, LeftOut, Record, label_and_name, read_images, to_image
+from sepnorm.data.records import IMAGES, LeftOut, Record, label_and_name, read_images, refuse_broken, to_image
 from sepnorm.domains.encoders import Body, Encoded, Encoder, Exportable
-from sepnorm.domains.images.data import KNOWN, ImageSet, is_held_whole, load_images
+from sepnorm.domains.images.data import ImageSet, is_held_whole, load_images
+from sepnorm.domains.images.places import KNOWN
 from sepnorm.errors import SepNormError
 from sepnorm.files import regular_files
 from sepnorm.surgery import model_call as feed
@@ -79,18 +81,36 @@ class ImageEncoder(Encoder):
         pixels = (images.float() / 255 - self.prepare.mean) / self.prepare.std
         return pixels if is_timm(self.model) else {"pixel_values": pixels}
 
+    @cached_property
+    def has_cls(self) -> bool:  # type: ignore[override]
+        """Whether there are more tokens than patches, the first of them [CLS]: found by running the model on grey images."""
+        grey = torch.full((1, len(self.prepare.mean), *self.prepare.size), 127, dtype=torch.uint8)
+        with self.evaluating(), self.working(), torch.no_grad():
+            return self._states(self.pixels(grey))[1] > 0
+
     def hidden(self, batch: Any) -> Encoded:
+        hidden, first = self._states(batch)
+        patches = hidden[:, first:]
+        return Encoded(hidden[:, 0] if first else None, patches, torch.ones(patches.shape[:2], dtype=torch.bool))
+
+    def _states(self, batch: Any) -> tuple[Tensor, int]:
+        """The last hidden states (batch, tokens, dim), and how many leading tokens are no patches."""
         model = self.model
         if is_timm(model):
             hidden = model.forward_features(batch.to(next(model.parameters()).device))
-            first = int(getattr(model, "num_prefix_tokens", 1))
-        else:
-            if _masked(model) and "noise" not in batch:
-                batch = batch | {"noise": in_order(encoder_of(model), len(batch["pixel_values"]))}
-            hidden = feed.call(encoder_of(model), batch)["last_hidden_state"]
-            first = 1 + int(getattr(model.config, "num_register_tokens", 0) or 0)
-        patches = hidden[:, first:]
-        return Encoded(hidden[:, 0], patches, torch.ones(patches.shape[:2], dtype=torch.bool))
+            leading = int(getattr(model, "num_prefix_tokens", 1))
+            return hidden, 0 if getattr(model, "cls_token", model) is None else leading
+        if _masked(model) and "noise" not in batch:
+            batch = batch | {"noise": in_order(encoder_of(model), len(batch["pixel_values"]))}
+        hidden = feed.call(encoder_of(model), batch)["last_hidden_state"]
+        leading = 1 + int(getattr(model.config, "num_register_tokens", 0) or 0)
+        patch = getattr(model.config, "patch_size", None)
+        if hidden.dim() == 3 and patch is not None and not _masked(model):  # of which some patches may be left out
+            height, width = (patch, patch) if isinstance(patch, int) else patch
+            pixels = batch["pixel_values"].shape[-2:]
+            if hidden.shape[1] <= (pixels[0] // height) * (pixels[1] // width):
+                leading = 0
+        return hidden, leading
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -143,12 +163,15 @@ def _folder(path: Path, left_out: LeftOut) -> Iterator[Record]:
     for file in files:
         label, name = label_and_name(file, path)
         try:
-            yield Record(to_image(file), label, name)
+            image = to_image(file)
         except Exception:  # whatever damage makes Pillow raise
             left_out.add(name)
+            continue
+        yield Record(image, label, name)
     if left_out.count == len(files) + len(others):
         reason = f"{left_out.first} cannot be read" if left_out.first else f"it has no {', '.join(IMAGES)} files"
         raise SepNormError(f"{path} holds no image: {reason}.")
+    refuse_broken(str(path), left_out.count, len(files) + len(others), [str(left_out.first)])
 
 
 def _loaded(images: ImageSet, split: str) -> Iterator[Record]:

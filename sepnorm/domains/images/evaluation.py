@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from sepnorm.domains.images.encoder import ImageBody, ImageEncoder
 from sepnorm.domains.images.finetuning import finetune
 from sepnorm.domains.probes import Split, probe, shape
 from sepnorm.errors import SepNormError, require_known
-from sepnorm.files import write_arrays
+from sepnorm.files import make_folder, write_arrays
 
 PROBES = ("linear", "knn", "finetune")
 _BATCH = 256  # images encoded at a time
@@ -36,9 +38,16 @@ def evaluate(encoder: ImageEncoder, task: Task) -> Evaluation:
     classes = len(images.train.classes)
     used = f"{len(images.train):,} images for training, {len(images.test):,} for testing, {classes} classes"
     found = Evaluation(encoder.name, task.data, used)
-    features = _features(encoder, images, task.progress("features"))
+    places = task.poolings("both")
+    if "finetune" in probes or (task.pooling and "cls" in places):
+        encoder.require_cls()
+    if not encoder.has_cls:
+        places = ("mean",)
+        found.used += "; the model has no [CLS], so these are of the mean of its tokens"
+    features = _features(encoder, images, places, task.progress("features"))
+    make_folder(task.folder)
     write_arrays(task.folder / "features.npz", features)
-    for place in task.poolings("both"):
+    for place in places:
         rows = [features[f"{part}_{name}"] for part in ("train", "test") for name in (place, "labels")]
         split = Split(*rows)
         measured = probe(split, probes) | shape(split.test)
@@ -46,7 +55,7 @@ def evaluate(encoder: ImageEncoder, task: Task) -> Evaluation:
     if "finetune" in probes:
         tuned = finetune(
             ImageBody(encoder.model),
-            features["test_cls"].shape[1],
+            features[f"test_{places[0]}"].shape[1],
             classes,
             (images.train.images, images.train.labels),
             (images.test.images, images.test.labels),
@@ -57,13 +66,15 @@ def evaluate(encoder: ImageEncoder, task: Task) -> Evaluation:
     return found
 
 
-def _features(encoder: ImageEncoder, images: ImageData, progress: Progress | None) -> dict[str, Tensor]:
-    """[CLS] and mean of tokens (count, dim) of training and test images, and labels (count,)."""
+def _features(
+    encoder: ImageEncoder, images: ImageData, places: Sequence[str], progress: Progress | None
+) -> dict[str, Tensor]:
+    """[CLS] and mean of tokens (count, dim), where they are asked for, of training and test images, and labels (count,)."""
     found: dict[str, Tensor] = {}
     done, total = 0, len(images.train) + len(images.test)
     with encoder.evaluating():
         for part, some in (("train", images.train), ("test", images.test)):
-            rows: dict[str, list[Tensor]] = {"cls": [], "mean": []}
+            rows: dict[str, list[Tensor]] = {place: [] for place in places}
             for batch in some.images.split(_BATCH):
                 encoded = encoder.encode(encoder.pixels(batch))
                 for place, vectors in rows.items():

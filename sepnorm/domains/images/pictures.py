@@ -34,7 +34,8 @@ def reconstruct(model: MaskedAutoencoder, images: Tensor, mean: Tensor, std: Ten
     original = images.float() / 255
     pixels = (original - mean) / std
     noise = torch.rand(len(images), model.settings.patches, generator=torch.Generator().manual_seed(0))
-    _, patches, mask = model.reconstruct(pixels, noise)
+    device = next(model.parameters()).device
+    _, patches, mask = (part.float().cpu() for part in model.reconstruct(pixels.to(device), noise.to(device)))
     if model.settings.normalised_pixels:
         true = model.mae.patchify(pixels)
         patches = patches * (true.var(-1, keepdim=True) + 1e-6).sqrt() + true.mean(-1, keepdim=True)

@@ -19,10 +19,12 @@ from sepnorm.domains.images.encoder import in_order, unmasked
 from sepnorm.domains.images.model import MaskedAutoencoder
 from sepnorm.domains.images.pictures import FILE as RECONSTRUCTIONS
 from sepnorm.domains.images.pictures import reconstruct
+from sepnorm.domains.images.places import one_class
 from sepnorm.domains.images.streaming import ImageStream
 from sepnorm.domains.probes import Split, centred, knn_probe, linear_probe, probe, shape, whitened
 from sepnorm.errors import SepNormError
 from sepnorm.experiment.runs import Outcome
+from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.calibration import calibrate
 from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.inspection import Inspection, inspect
@@ -43,10 +45,7 @@ class ImageRecipe:
         self.data: ImageData = self.stream.data if self.stream is not None else _load(config)
         labels = self.data.train.labels
         if labels is not None and len(labels.unique()) < 2:
-            raise SepNormError(
-                f"all {len(labels)} training images have one class, {self.data.train.classes[int(labels[0])]!r}, and a probe needs "
-                "two: add another, or leave the labels out to train without a probe."
-            )
+            raise SepNormError(one_class(len(labels), self.data.train.classes[int(labels[0])]))
         self._mean, self._std = (torch.tensor(v)[:, None, None] for v in (self.data.mean, self.data.std))
 
     def run(self, config: ImageConfig, folder: Path, report: Report | None = None) -> Outcome:
@@ -130,9 +129,9 @@ class ImageRecipe:
         cls, pooled = [], []
         with unmasked(encoder):
             for part in images.images.split(_BATCH):
-                hidden = encoder(**self._whole(model, part)).last_hidden_state
-                cls.append(hidden[:, 0])
-                pooled.append(hidden[:, model.settings.num_cls :].mean(1))
+                hidden = feed.call(encoder, self._whole(model, part)).last_hidden_state.float()
+                cls.append(hidden[:, 0].cpu())
+                pooled.append(hidden[:, model.settings.num_cls :].mean(1).cpu())
         return torch.cat(cls), torch.cat(pooled)
 
     def recalibrate(self, model: MaskedAutoencoder) -> None:
@@ -150,7 +149,8 @@ class ImageRecipe:
         batches = [self._whole(model, part) for part in images.split(_BATCH)]
         with unmasked(encoder):
             layers = inspect(encoder, batches)
-            tokens = torch.cat([encoder(**batch).last_hidden_state for batch in batches])[:, model.settings.num_cls :]
+            states = [feed.call(encoder, batch).last_hidden_state.float().cpu() for batch in batches]
+            tokens = torch.cat(states)[:, model.settings.num_cls :]
         return layers, some_tokens(tokens, _TOKENS)
 
     def _quick_probes(self, model: MaskedAutoencoder) -> dict[str, float]:

@@ -13,7 +13,8 @@ from torch import Tensor
 from sepnorm.data.records import image_columns, place_of, said, to_image
 from sepnorm.data.streams import Stream, open_rows, some_rows
 from sepnorm.domains.images.config import ImageConfig
-from sepnorm.domains.images.data import KNOWN, ImageData, assemble, class_names, split_folders, to_bytes, with_scale
+from sepnorm.domains.images.data import ImageData, assemble, class_names, to_bytes, with_scale
+from sepnorm.domains.images.places import KNOWN, split_folders
 from sepnorm.errors import SepNormError
 
 _SOME = 10_000  # images for training and for testing that a model is measured by

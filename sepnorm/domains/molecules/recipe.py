@@ -20,6 +20,7 @@ from sepnorm.domains.molecules.pictures import FILE as PREDICTIONS
 from sepnorm.domains.molecules.scores import probe, scores
 from sepnorm.domains.probes import shape
 from sepnorm.experiment.runs import Outcome
+from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.calibration import calibrate
 from sepnorm.surgery.inspection import Inspection, inspect
 from sepnorm.surgery.saving import save
@@ -142,7 +143,7 @@ class MoleculeRecipe:
         for batch in batches:
             atoms = batch["attention_mask"].bool()
             atoms[:, 0] = False
-            vectors.append(encoder(**batch).last_hidden_state[atoms])
+            vectors.append(feed.call(encoder, batch).last_hidden_state.float().cpu()[atoms])
         rows = torch.cat(vectors)
         return layers, rows[torch.linspace(0, len(rows) - 1, min(len(rows), _TOKENS)).long()]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sepnorm.data.tables import LONGEST_TEXT, csv_table, parquet_batches, suffix_of, unreadable
+from sepnorm.data.places import require_here
+from sepnorm.data.records import quiet_datasets
+from sepnorm.data.tables import LONGEST_TEXT, TEXT, csv_table, parquet_batches, suffix_of, text_lines, unreadable
 from sepnorm.errors import SepNormError, nearest, one_line
 from sepnorm.files import DAMAGE
 
@@ -18,6 +20,7 @@ KNOWN = {"zinc": "graphs-datasets/ZINC", "ogbg-molhiv": "OGB/ogbg-molhiv"}
 #: How the three splits are called in tables and files.
 SPLITS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test", "testing")}
 _KINDS = (".csv", ".tsv", ".parquet")
+LINES = (".smi", ".smiles", *TEXT)  # a molecule at the start of each line, and perhaps its name behind it
 _SMILES = ("smiles", "SMILES", "Smiles", "canonical_smiles", "mol")
 _TARGETS = (
     "y target label expt exp p_np HIV_active solubility activity class",
@@ -67,9 +70,8 @@ def read_table(source: str, column: str | None = None, targets: str | None = Non
         columns = _joined({split: _columns(_split_file(path, names)) for split, names in SPLITS.items()})
     elif path.is_file():
         columns = _columns(path)
-    elif path.suffix in (".csv", ".gz", ".parquet", ".tsv") or source.startswith((".", "/", "~")):
-        raise SepNormError(f"there is no file {source}.")
     else:
+        require_here(source)
         columns = _hub(source)
     return _chosen(source, columns, column, targets, labelled)
 
@@ -91,8 +93,8 @@ def _chosen(
     name = _named(source, columns, column) if column else next((n for n in _SMILES if n in columns), None)
     if name is None:
         raise SepNormError(
-            f"which column of {source} holds SMILES is not clear (it has {', '.join(columns)}): name it by --column NAME, or in "
-            "a run by --set column=NAME."
+            f"which column of {source} holds SMILES is not clear (it has {', '.join(columns)}): name it by "
+            "--column NAME."
         )
     if targets:
         wanted = [_named(source, columns, target.strip()) for target in targets.split(",")]
@@ -130,8 +132,12 @@ def _columns(path: Path) -> dict[str, list[Any]]:
     import pyarrow
 
     kind = suffix_of(path)
+    if kind in LINES:
+        return {"smiles": list(smiles_lines(path))}
     if kind not in _KINDS:
-        raise SepNormError(f"{path} is no table of molecules: give a .csv, .tsv or .parquet file (also .gz).")
+        raise SepNormError(
+            f"{path} is no table of molecules: give a .csv, .tsv or .parquet file, or SMILES in lines as .smi (also .gz)."
+        )
     try:
         batches = parquet_batches(path) if kind == ".parquet" else csv_table(path, kind == ".tsv").to_batches()
         found: dict[str, list[Any]] = {}
@@ -145,6 +151,18 @@ def _columns(path: Path) -> dict[str, list[Any]]:
     if not any(found.values()):
         raise SepNormError(f"{path} holds no rows.")
     return found
+
+
+def smiles_lines(path: Path) -> Iterator[str]:
+    """The first word of every line that is not empty; a header ``smiles`` is left out."""
+    words = (line.split() for line in text_lines(path))
+    found = False
+    for number, word in enumerate(word[0] for word in words if word):
+        found = True
+        if number or word.lower() != "smiles":
+            yield word
+    if not found:
+        raise SepNormError(f"{path} holds no rows.")
 
 
 def _cut(value: Any) -> Any:
@@ -167,8 +185,7 @@ def _joined(parts: dict[str, dict[str, list[Any]]]) -> dict[str, list[Any]]:
 
 
 def _hub(source: str) -> dict[str, list[Any]]:
-    import datasets
-
+    datasets = quiet_datasets(hub=True)
     name = KNOWN.get(source, source)
     try:
         found = datasets.load_dataset(name)

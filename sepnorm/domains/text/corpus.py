@@ -72,7 +72,8 @@ def hold_out(parts: Sequence[Sequence[str]], source: str) -> Corpus:
 
 
 def _has_triples(source: str) -> bool:
-    if source == "lee" or suffix_of(Path(source)) in TEXT or (Path(source).is_file() and not _is_table(source)):
+    path = Path(source)
+    if source == "lee" or suffix_of(path) in TEXT or (path.is_file() and not _is_table(source)) or path.is_dir():
         return False
     row = next(iter(rows_of(source)))
     return any(set(names) <= set(row) for names in TRIPLES)

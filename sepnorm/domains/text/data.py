@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sepnorm.data.records import choose_column, rows_of
+from sepnorm.data.records import IMAGES, choose_column, rows_of
 from sepnorm.data.tables import TABLES, TEXT, suffix_of, text_lines
 from sepnorm.domains.text.lee import lee_sentences
 from sepnorm.domains.text.reading import clean
 from sepnorm.errors import SepNormError, nearest
+from sepnorm.files import regular_files
 
 #: Usual names of the columns of triples: a sentence, one that follows from it, one that contradicts it.
 TRIPLES = (
@@ -123,6 +124,8 @@ def _texts(source: str, column: str | None, split: str) -> Iterator[str]:
             f"{source} is of no kind that sentences are read from: give one of {', '.join([*TEXT, *TABLES])} "
             "(also .gz, .xz)."
         )
+    if path.is_dir() and regular_files(path, IMAGES)[0]:
+        raise SepNormError(f"{source} is a folder of images, and texts are wanted: give a text file or a table.")
     chosen = None
     for row in rows_of(source, split):
         if chosen is None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from sepnorm.domains import Domain, Metric, Metrics
+from sepnorm.domains import Domain, Look, Metric, Metrics
 from sepnorm.domains.text.config import PRESETS, TextConfig
 from sepnorm.experiment.metrics import GEOMETRY, LOSS
+from sepnorm.training.notation import SITES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,6 +47,18 @@ class Text(Domain):
     presets = PRESETS
     arms = "ln,bn@final,bn+ln@final"
     metrics = METRICS
+
+    def look(self, config: TextConfig) -> Look:
+        from sepnorm.domains.text.look import look_at
+
+        return look_at(config)
+
+    def check(self, configs: Sequence[TextConfig]) -> None:
+        """A model that the user named may have no [CLS], or other norms than BERT."""
+        from sepnorm.domains.text.starting import check_norms
+
+        if any(config.norm != "ln" and (config.model != "minilm" or config.sites not in SITES) for config in configs):
+            check_norms(configs)
 
     def recipe(self, config: TextConfig) -> TextRecipe:
         from sepnorm.domains.text.recipe import TextRecipe

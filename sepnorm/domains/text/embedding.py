@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from sepnorm.data.records import Record
-from sepnorm.domains.encoders import POOLINGS, Encoder
+from sepnorm.domains.encoders import Encoder
+from sepnorm.domains.requests import POOLINGS
 from sepnorm.errors import SepNormError, require_known
 
 #: From n sentences to their vectors (n, dim), in the same order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,23 @@ class TextEncoder(Encoder):
     ) -> Iterator[Record]:
         return read_texts(data, column, split, left_out)
 
+    @cached_property
+    def has_cls(self) -> bool:  # type: ignore[override]
+        """Whether its tokeniser puts one before a text."""
+        tokenizer = getattr(self.prepare, "tokenizer", None) or getattr(self.model, "tokenizer", None)
+        if tokenizer is None:
+            return True
+        with self.working():
+            first = tokenizer("word")["input_ids"][:1]
+        return tokenizer.cls_token_id is not None and first == [tokenizer.cls_token_id]
+
     def hidden(self, batch: Any) -> Encoded:
         output = feed.call(encoder_of(self.model), batch)
         hidden = output["token_embeddings"] if "token_embeddings" in output else output["last_hidden_state"]
         mask = batch.get("attention_mask")
         keep = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
+        if not self.has_cls:
+            return Encoded(None, hidden, keep)
         return Encoded(hidden[:, 0], hidden[:, 1:], keep[:, 1:], self.cls_in_mean)
 
     def shown(self, record: Record) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sepnorm.domains.encoders import POOLINGS, open_encoder
+from sepnorm.domains.encoders import open_encoder
 from sepnorm.domains.evaluation import Evaluation, Task
+from sepnorm.domains.requests import POOLINGS
 from sepnorm.domains.text.embedding import Embed, sentence_embedder
 from sepnorm.domains.text.encoder import TextEncoder
 from sepnorm.domains.text.sets import GROUPS, SETS, Loaded, load_sets
@@ -18,6 +19,8 @@ def evaluate(encoder: TextEncoder, task: Task) -> Evaluation:
     """``task.on`` what ``load_sets`` takes, by default ``sts``; [CLS] unless told otherwise."""
     sets = load_sets(task.on or ["sts"], task.data)
     places = task.poolings("cls")
+    if "cls" in places:
+        encoder.require_cls()
     said = "both" if len(places) > 1 else "[CLS]" if places == ("cls",) else places[0]
     found = Evaluation(encoder.name, task.data, f"{', '.join(sets)}, with {said}")
     for place in places:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,15 +12,23 @@ from typing import Any
 
 from sepnorm.data.records import rows_of
 from sepnorm.data.tables import TABLES, suffix_of
+from sepnorm.domains.text.classification import (
+    Classification,
+    read_mrpc,
+    read_polarity,
+    read_sst,
+    read_trec,
+    task_of,
+)
 from sepnorm.domains.text.lee import lee_pairs
 from sepnorm.domains.text.sts import YEARS, Pairs, pairs_of, read_benchmark, read_sick, read_year
-from sepnorm.domains.text.transfer import Classification, read_mrpc, read_polarity, read_sst, read_trec, task_of
-from sepnorm.errors import SepNormError, nearest
+from sepnorm.errors import GuessWarning, SepNormError, nearest
 
 Loaded = Pairs | Classification
 
 GROUPS = ("sts", "transfer")
 _PAIRS = ("sentence1", "sentence2", "score")
+_SET_COLUMNS = ("task", "dataset", "set")  # that name the set of a row
 _DEPTHS = ("data/downstream", "downstream", ".")  # where SentEval's sets lie below the folder that is named
 
 
@@ -108,6 +117,11 @@ def load_sets(on: Sequence[str], data: str | None = None) -> dict[str, Loaded]:
         found = {name: _from_hub(name) for name in wanted}
     elif Path(data).is_dir():
         found = _from_folder(Path(data), groups, names)
+    elif Path(data).is_file() and suffix_of(Path(data)) not in TABLES:
+        raise SepNormError(
+            f"{data} is no table: models of text are scored on rated pairs (sentence1, sentence2, score) or labelled sentences "
+            f"(text, label), in one of {', '.join(TABLES)} (also .gz, .xz)."
+        )
     elif Path(data).is_file():
         found = {name: one for name, one in _from_table(data, names).items() if _group(one) in groups or name in names}
     else:
@@ -150,19 +164,37 @@ def _group(loaded: Loaded) -> str:
 
 
 def _from_table(source: str, names: Sequence[str] = ()) -> dict[str, Loaded]:
-    """The sets of one table: those that its column ``task`` names, or one that is named after the file.
+    """The sets of one table: those that a column such as ``task`` names, or one that is named after the file.
 
     A file whose name says nothing holds the one set that was asked for.
     """
     rows = list(rows_of(source))
-    if "task" in rows[0]:
+    if (column := _set_column(rows[0])) is not None:
         lots: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
-            task = str(row["task"])
+            task = str(row[column])
             lots.setdefault(_NAMES.get(re.sub(r"[\W_]", "", task.lower()), task), []).append(row)
         return {name: _from_rows(lot, f"{name} in {source}") for name, lot in lots.items()}
-    name = _named(Path(source)) or (names[0] if len(names) == 1 else Path(source).name.split(".")[0])
+    name = _told(Path(source)) or (names[0] if len(names) == 1 else Path(source).name.split(".")[0])
     return {name: _from_rows(rows, source)}
+
+
+def _set_column(row: dict[str, Any]) -> str | None:
+    """The column that says which set a row is of."""
+    return next((name for name in _SET_COLUMNS if name in row), None)
+
+
+def _told(path: Path) -> str | None:
+    """As ``_named``; where only a part of the file's name is that of a set, this is said."""
+    name = _named(path)
+    if name is not None and re.sub(r"[\W_]", "", path.name.split(".")[0].lower()) not in _NAMES:
+        warnings.warn(
+            f"{path} is taken for one set, {name}, by the beginning of its name: a column {' or '.join(_SET_COLUMNS)} can name "
+            "several, and another file name another.",
+            GuessWarning,
+            stacklevel=2,
+        )
+    return name
 
 
 def _named(path: Path) -> str | None:
@@ -189,21 +221,19 @@ def _from_rows(rows: list[dict[str, Any]], source: str) -> Loaded:
 
 
 def _from_folder(folder: Path, groups: Sequence[str], names: Sequence[str]) -> dict[str, Loaded]:
-    """Tables named after a set, in the folder or one below, then SentEval's layout, then tables of tasks named after a group."""
+    """Tables named after a set, in the folder or one below, SentEval's layout, then tables that name the sets of their rows."""
     wanted = [name for name, known in SETS.items() if name in names or known.group in groups]
     tables = [path for path in _files(folder) if suffix_of(path) in TABLES]
     found: dict[str, Loaded] = {}
     for path in tables:
         if (name := _named(path)) in wanted and name not in found:
-            found |= {key: one for key, one in _from_table(str(path)).items() if key == name}
+            found = {key: one for key, one in _from_table(str(path)).items() if key in wanted} | found
     for name in wanted:
         place = next((p for deep in _DEPTHS if (p := folder / deep / SETS[name].place).exists()), None)
         if name not in found and place is not None:
             found[name] = SETS[name].read(place)
     for path in tables:
-        group = re.split(r"[\W_]+", path.name.lower())[0]
-        missing = any(SETS[name].group == group and name not in found for name in wanted)
-        if missing and "task" in next(rows_of(str(path))):
+        if any(name not in found for name in wanted) and _set_column(next(rows_of(str(path)))) is not None:
             found = {key: one for key, one in _from_table(str(path)).items() if key in wanted} | found
     return found
 

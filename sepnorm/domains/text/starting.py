@@ -19,6 +19,7 @@ from sepnorm.domains.text.encoder import is_sentence_transformer
 from sepnorm.domains.text.masked import Predictor, pretrained_predictor, scratch_predictor
 from sepnorm.domains.text.tokens import train_wordpiece
 from sepnorm.errors import SepNormError
+from sepnorm.training.arm_norms import give_norms
 
 #: The SHA-256 of the weights of all-MiniLM-L6-v2.
 _MINILM = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -43,18 +44,32 @@ class Start:
         if self.pretrained:
             encoder, predictor = copy.deepcopy((self.encoder, self.predictor))  # together: they share a weight
             return encoder, predictor
-        from transformers import BertConfig
-
         torch.manual_seed(config.seed)
-        settings = BertConfig(
-            vocab_size=len(self.tokenizer),
-            hidden_size=config.width,
-            num_hidden_layers=config.depth,
-            num_attention_heads=config.heads,
-            intermediate_size=4 * config.width,
-            max_position_embeddings=self.longest,
-        )
+        settings = _scratch_settings(config, len(self.tokenizer), self.longest)
         return scratch_predictor(settings, bool(config.masked_weight))
+
+
+def _scratch_settings(config: TextConfig, vocabulary: int, longest: int) -> Any:
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=config.width,
+        num_hidden_layers=config.depth,
+        num_attention_heads=config.heads,
+        intermediate_size=4 * config.width,
+        max_position_embeddings=longest,
+    )
+
+
+def check_norms(configs: Sequence[TextConfig]) -> None:
+    """Puts the norms of every config into a copy of the model, so that sites which it does not have are refused."""
+    if configs[0].model == "scratch":
+        encoder = encoder_of_size(configs[0])
+    else:
+        encoder = open_start(configs[0], []).encoder
+    for config in configs:
+        give_norms(copy.deepcopy(encoder), config)
 
 
 def open_start(config: TextConfig, texts: Sequence[str]) -> Start:
@@ -102,6 +117,8 @@ def encoder_of_size(config: TextConfig) -> Any:
 
     if config.model == "minilm" or Path(config.model).is_dir():
         return open_start(config, []).encoder
+    if config.model == "scratch":
+        return scratch_predictor(_scratch_settings(config, config.vocabulary, max(LONGEST, config.length)), False)[0]
     if config.model == PRESETS["paper-roberta"].model:
         return AutoModel.from_config(RobertaConfig(vocab_size=50_265, max_position_embeddings=514))
     return AutoModel.from_config(BertConfig())

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from sepnorm.domains.text.embedding import Embed, embed_distinct
 from sepnorm.domains.text.reading import clean, number_in, tab_rows, text_in, whole_lines
 from sepnorm.errors import SepNormError
+
+if TYPE_CHECKING:
+    from sepnorm.domains.text.embedding import Embed
 
 #: The subsets of each year, as SentEval names their files.
 YEARS = {
@@ -40,7 +40,10 @@ class Pairs:
 
 def sts_score(pairs: Pairs, embed: Embed) -> float:
     """Spearman's correlation of the cosines with the scores; 0 where all cosines are equal, which rank nothing."""
+    import torch
     from scipy.stats import spearmanr
+
+    from sepnorm.domains.text.embedding import embed_distinct
 
     if len(set(pairs.scores)) < 2:
         raise SepNormError("all pairs have the same score: a rank correlation needs different ones.")

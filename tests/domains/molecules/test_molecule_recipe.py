@@ -263,7 +263,7 @@ def test_a_run_leaves_metrics_in_the_units_of_the_targets_and_a_model_that_opens
 
 def test_a_comparison_writes_its_page_with_predictions_and_structures(tmp_path):
     from sepnorm.domains import open_domain
-    from sepnorm.domains.comparison import compare_domain, parse_arms
+    from sepnorm.domains.comparison import compare_domain, parse_arms, plan
 
     domain = open_domain("molecules")
     assert domain.arms == "ln,bn@final,bn+ln@final"
@@ -272,8 +272,7 @@ def test_a_comparison_writes_its_page_with_predictions_and_structures(tmp_path):
     rows = [f"{text},{value}" for text, value in zip(some.smiles, some.targets[:, 0].tolist(), strict=True)]
     table.write_text("\n".join(["smiles,y", *rows]))
     small = {"width": 16, "depth": 2, "heads": 2, "feed_forward": 16, "max_steps": 3, "batch_size": 16, "threads": 0}
-    _, page = compare_domain(
-        domain, parse_arms("ln,bn+ln@final"), [0], "demo", small | {"data": str(table)}, tmp_path / "out"
-    )
+    base = domain.settings("demo", small | {"data": str(table)})
+    _, page = compare_domain(plan(domain, parse_arms("ln,bn+ln@final"), base), [0], tmp_path / "out")
     text = page.read_text()
     assert "Predicted against true" in text and "Nearest molecules" in text and "<svg" in text and "test MAE" in text

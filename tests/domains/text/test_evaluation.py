@@ -8,11 +8,11 @@ from models import text_model
 
 from sepnorm import SepNormError
 from sepnorm.domains.encoders import open_encoder
+from sepnorm.domains.text.classification import Classification, Part
 from sepnorm.domains.text.embedding import sentence_embedder
 from sepnorm.domains.text.evaluation import evaluate_text, score_sets
 from sepnorm.domains.text.sets import GROUPS, SETS
 from sepnorm.domains.text.sts import Pairs, sts_score
-from sepnorm.domains.text.transfer import Classification, Part
 
 WORDS = "the cat dog sat on mat and number a b c d e".split()
 

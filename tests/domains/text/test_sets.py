@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import gzip
+import warnings
 
 import pytest
 
 from sepnorm import SepNormError
 from sepnorm.domains.text.sets import GROUPS, SETS, load_sets
 from sepnorm.domains.text.sts import YEARS, Pairs
+from sepnorm.errors import GuessWarning
 
 STSB = "split\tscore\tsentence1\tsentence2\ntrain\t1\ta\tb\ntest\t2\tc\td\ntest\t3\te\tf\ndev\t1\tg\th\n"
 TASKS = (
@@ -160,3 +162,37 @@ def test_copies_on_the_hub_are_put_together_from_their_splits(monkeypatch):
     ]
     assert found["mrpc"].parts["train"].second == ["train 0", "train 1", "validation 0", "validation 1"]
     assert list(found["sst2"].parts) == ["train", "test", "validation"]
+
+
+def _rated(path, column: str | None, names: list[str], each: int = 6) -> str:
+    rows = [
+        f"{name},a cat {i},a dog {i * k},{(i * (k + 1)) % 5}"
+        if column
+        else f"a cat {i},a dog {i * k},{(i * (k + 1)) % 5}"
+        for k, name in enumerate(names, 1)
+        for i in range(each)
+    ]
+    path.write_text(
+        "\n".join([f"{column},sentence1,sentence2,score" if column else "sentence1,sentence2,score", *rows])
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize("column", ["dataset", "task", "set"])
+def test_a_column_that_names_the_set_makes_sets(tmp_path, column):
+    years = ["STS12", "STS13", "STS14", "STS15", "STS16"]
+    path = _rated(tmp_path / "sts12to16.csv", column, years)
+    found = load_sets(["sts"], path)
+    assert list(found) == [year.lower() for year in years] and all(len(one) == 6 for one in found.values())
+    assert list(load_sets(["sts"], str(tmp_path))) == list(found)  # as a file of a folder
+
+
+def test_a_part_of_a_name_is_not_taken_for_a_set_without_a_word(tmp_path):
+    with pytest.warns(
+        GuessWarning, match=r"sts12-and-others.csv is taken for one set, sts12, by the beginning of its name"
+    ):
+        assert list(load_sets(["sts"], _rated(tmp_path / "sts12-and-others.csv", None, ["x"]))) == ["sts12"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(load_sets(["sts"], _rated(tmp_path / "stsb.csv", None, ["x"]))) == ["stsb"]
+        assert list(load_sets(["sts"], _rated(tmp_path / "mine.csv", None, ["x"]))) == ["mine"]

@@ -208,7 +208,7 @@ def without_cls(folder: Path) -> None:
         ({"data": "few.txt"}, "few.txt holds 5 sentences or triples: 20 or more"),
         ({"masked_weight": 0.1}, "comes without weights for predicting masked words"),
         ({"model": "CONVERTED"}, "has separate norms already"),
-        ({"model": "./nowhere"}, "there is no model ./nowhere: it is neither a folder here nor a name of the hub"),
+        ({"model": "./nowhere"}, "there is no model ./nowhere"),
         ({"num_cls": 2}, r"num_cls=2 is for images: sentences have one \[CLS\]"),
         ({"on": "stsx"}, r"no evaluation set 'stsx'"),
         ({"data": "nowhere.txt"}, "there is no file nowhere.txt"),

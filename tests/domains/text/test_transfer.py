@@ -7,7 +7,7 @@ from sklearn.metrics import f1_score
 
 from sepnorm import SepNormError
 from sepnorm.domains.text import transfer
-from sepnorm.domains.text.transfer import (
+from sepnorm.domains.text.classification import (
     Classification,
     Part,
     read_mrpc,
@@ -15,8 +15,8 @@ from sepnorm.domains.text.transfer import (
     read_sst,
     read_trec,
     task_of,
-    transfer_scores,
 )
+from sepnorm.domains.text.transfer import transfer_scores
 
 
 def numbered(count: int, start: int = 0) -> list[str]:

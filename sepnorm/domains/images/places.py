@@ -1,0 +1,63 @@
+"""Where images lie: names of ``datasets``, folders for training and testing, IDX files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sepnorm.errors import SepNormError
+
+#: Names of ``datasets`` whose splits, columns or configuration are not the usual ones: repository, splits for training and test.
+#: ``size`` is that of all images, where they have one.
+KNOWN: dict[str, dict[str, Any]] = {
+    "stl10": {"name": "tanganke/stl10", "train": "train", "test": "test", "size": (96, 96)},
+    "aircraft": {"name": "HuggingFaceM4/FGVC-Aircraft", "train": "train", "test": "test", "label": "variant"},
+    "svhn": {"name": "ufldl-stanford/svhn:cropped_digits", "train": "train", "test": "test", "size": (32, 32)},
+    "flowers": {"name": "nkirschi/oxford-flowers", "train": "train", "test": "test"},
+    "cifar10": {"name": "uoft-cs/cifar10", "train": "train", "test": "test", "size": (32, 32)},
+    "cifar100": {
+        "name": "uoft-cs/cifar100",
+        "train": "train",
+        "test": "test",
+        "label": "fine_label",
+        "size": (32, 32),
+    },
+}
+HELD_OUT = 5  # one sample in so many is for testing where the data has no split of its own
+
+
+def is_for_training(split: str | None) -> bool:
+    """Whether a row of this split is to be trained on."""
+    return split in ("train", "training", "unlabeled")
+
+
+def split_folders(path: Path) -> tuple[str, str] | None:
+    """The folders for training and for testing in a folder, if there is one for training."""
+    if not (path / "train").is_dir():
+        return None
+    test = next((path / name for name in ("test", "val", "valid") if (path / name).is_dir()), None)
+    if test is None:
+        raise SepNormError(f"{path} has a folder train, but neither test nor val beside it.")
+    return str(path / "train"), str(test)
+
+
+def idx_files(folder: Path) -> list[tuple[Path, Path]] | None:
+    """Images and labels for training and test, as MNIST and its successors are distributed."""
+    found = []
+    for part in ("train", "t10k"):
+        pair = []
+        for kind in ("images-idx3", "labels-idx1"):
+            files = [f for f in folder.iterdir() if f.name.startswith(f"{part}-{kind}-ubyte")]
+            if not files:
+                return None
+            pair.append(files[0])
+        found.append((pair[0], pair[1]))
+    return found
+
+
+def one_class(count: int | None, name: str) -> str:
+    """What is said of images that a probe cannot tell apart."""
+    return (
+        f"all {count} training images have one class, {name!r}, and a probe needs two: add another, or leave the labels out to "
+        "train without a probe."
+    )

@@ -1,0 +1,71 @@
+"""What a user named as a model: a folder here, that of a finished run, or a name of the hub. Looked at without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sepnorm.data.places import VECTORS, prepare_hub, require_here, why_not
+from sepnorm.errors import SepNormError
+
+_SETTINGS = ("config.json", "modules.json", "sepnorm.json")
+_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".onnx", ".pkl", ".h5")
+
+
+def find_model(target: str, what: str = "model") -> str:
+    """The folder of a model, of a finished run its model's; a name that may be the hub's, or ``timm:NAME``, as it is."""
+    if target.startswith("timm:"):
+        if not target.startswith("timm:local-dir:"):
+            prepare_hub()
+        return target
+    folder = Path(target)
+    if folder.suffix.lower() in _WEIGHTS and not folder.is_dir():
+        missing = "" if folder.exists() else f"there is no file {target}, and "
+        raise SepNormError(
+            f"{missing}a file of weights alone does not say what model they are of: name a model's folder, with config.json and "
+            "model.safetensors, as model.save_pretrained(folder) or sepnorm.save(model, folder) write it."
+        )
+    require_here(target, what)
+    if folder.exists() and not folder.is_dir():
+        raise SepNormError(f"{target} is neither a model's folder nor a file of embeddings ({', '.join(VECTORS)}).")
+    if (folder / "metrics.json").is_file():
+        folder = folder / "model"
+        target = str(folder)
+    elif (folder / "results.json").is_file() and (folder / "runs").is_dir():
+        runs = sorted(path.parent for path in (folder / "runs").glob("*/metrics.json"))
+        first = f", such as {runs[0]}" if runs else ""
+        raise SepNormError(f"{target} holds a whole comparison: name the folder of one of its runs{first}.")
+    if not folder.is_dir():
+        _require_cached(target)
+    elif not any((folder / name).is_file() for name in _SETTINGS):
+        raise SepNormError(f"{target} holds no model: it has neither config.json nor modules.json nor sepnorm.json.")
+    _refuse_decoders(target, folder / "config.json")
+    return target
+
+
+def _refuse_decoders(target: str, settings: Path) -> None:
+    """T5, BART and others that give their hidden states by way of a decoder; damaged settings are told when they are opened."""
+    try:
+        found = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return
+    if isinstance(found, dict) and found.get("is_encoder_decoder") is True:
+        raise SepNormError(
+            f"{target} is an encoder with a decoder (model type {found.get('model_type')!r}), which gives no [CLS]: name one "
+            "without, such as BERT, RoBERTa, MPNet or ViT."
+        )
+
+
+def _require_cached(name: str) -> None:
+    """Where the hub cannot be asked, refuses a name that its cache does not hold, before anything heavy is imported."""
+    if prepare_hub():
+        return
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return
+        raise FileNotFoundError(name)
+    except (FileNotFoundError, HFValidationError) as error:
+        raise SepNormError(f"{name} cannot be opened as a model: {why_not(name, 'the hub', error)}") from error

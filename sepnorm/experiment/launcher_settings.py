@@ -1,0 +1,23 @@
+"""How a launcher is written: ``local``, or a scheduler with settings of its own behind its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sepnorm.errors import SepNormError, require_known
+from sepnorm.training.configs import parse_changes
+
+LAUNCHERS = ("local", "submitit", "ray")
+
+
+def parse_launcher(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the settings.
+
+    >>> parse_launcher("submitit timeout_min=600")
+    ('submitit', {'timeout_min': 600})
+    """
+    name, *settings = text.split() or [""]
+    require_known("launcher", name, LAUNCHERS)
+    if name == "local" and settings:
+        raise SepNormError(f"the launcher local takes no settings, found {' '.join(settings)!r}.")
+    return name, parse_changes(settings)

@@ -1,0 +1,63 @@
+"""Which device a model runs on: the fastest by default, or the one that was asked for, refused where it is not there."""
+
+from __future__ import annotations
+
+import torch
+
+from sepnorm.errors import SepNormError
+
+_CPU = torch.device("cpu")
+
+
+def available() -> list[str]:
+    """The kinds of devices here, the fastest first."""
+    return [name for name, there in _kinds() if there]
+
+
+def _kinds() -> list[tuple[str, bool]]:
+    kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return [*([(kind.type, True)] if kind is not None else []), ("cpu", True)]
+
+
+def device_of(asked: str = "auto") -> torch.device:
+    """``auto`` for the fastest, or ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or another that torch knows."""
+    found = available()
+    if asked == "auto":
+        return torch.device(found[0])
+    try:
+        device = torch.device(asked)
+    except RuntimeError:
+        raise SepNormError(f"there is no device {asked!r}: here there are auto, {', '.join(found)}.") from None
+    count = 1 if device.type == "cpu" or device.type not in found else torch.accelerator.device_count()
+    if device.type not in found or (device.index or 0) >= count:
+        raise SepNormError(f"there is no device {asked!r} here: there are auto, {', '.join(found)}.")
+    return device
+
+
+def uses_bfloat16(precision: str, device: torch.device) -> bool:
+    """Whether a run is to be in bfloat16: ``auto`` where an NVIDIA GPU is good at it."""
+    if precision == "fp32":
+        return False
+    able = _able(device)
+    if precision == "bf16" and not able:
+        raise SepNormError(
+            f"precision=bf16 is more than {device.type} can here: take precision=fp32 or another --device."
+        )
+    return able and (precision == "bf16" or device.type == "cuda")
+
+
+def check_device(device: str, precision: str = "auto") -> None:
+    """Refuses a device that is not here, or a precision that it has not."""
+    uses_bfloat16(precision, device_of(device))
+
+
+def _able(device: torch.device) -> bool:
+    """Whether a device computes in bfloat16, by trying it."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    try:
+        x = torch.ones(2, 2, device=device)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            return (x @ x).dtype == torch.bfloat16
+    except (RuntimeError, TypeError, ValueError):
+        return False
