@@ -5,7 +5,6 @@ Hyper-parameters are chosen on a part of the training set that is held out, neve
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sepnorm.domains.linear_heads import Heads, Rows
+from sepnorm.domains.logistic import fit_classes
 from sepnorm.errors import SepNormError
 from sepnorm.geometry import summary
 
@@ -20,6 +21,7 @@ from sepnorm.geometry import summary
 STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 _HELD_OUT = 5  # one training sample of a class in so many chooses the penalty
 _NEIGHBOURS, _TEMPERATURE = 20, 0.07
+_SCORED = 1024  # samples at a time
 _NEXT_TO_NOTHING = 1e-5  # of the largest variance
 
 
@@ -36,7 +38,7 @@ class Split:
         if len(self.train_labels.unique()) < 2:
             raise SepNormError("a probe needs at least two classes, and the training images have one.")
         for name, rows in (("training", self.train), ("test", self.test)):
-            if not bool(rows.isfinite().all()):
+            if not all(bool(part.isfinite().all()) for part in rows.split(2**16)):  # of a file not all at once
                 raise SepNormError(
                     f"the {name} features hold NaN or infinity: the encoder is broken, nothing can be probed."
                 )
@@ -56,8 +58,7 @@ def probe(split: Split, kinds: Sequence[str] = ("linear", "knn")) -> dict[str, f
     """Both linear probes as ``linear_*`` and ``linear_bn_*``, and ``knn``."""
     found: dict[str, float] = {}
     if "linear" in kinds:
-        for name, standardise in (("linear", False), ("linear_bn", True)):
-            scores = linear_probe(split, standardise=standardise)
+        for name, scores in zip(("linear", "linear_bn"), linear_probes(split, [False, True]), strict=True):
             found |= {f"{name}_{key}": value for key, value in scores.items() if key != "penalty"}
     if "knn" in kinds:
         found["knn"] = knn_probe(split)
@@ -80,39 +81,30 @@ def linear_probe(split: Split, *, standardise: bool) -> dict[str, float]:
     ``standardise`` scales each dimension by the training statistics first, as a BatchNorm without affine before the head
     does. Without it the features are scaled by one number in all, so that the penalty means the same for every encoder.
     """
-    from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits
+    return linear_probes(split, [standardise])[0]
 
-    train, test = split.train.double(), split.test.double()
-    if standardise:
-        mean, std = train.mean(0), train.std(0).clamp(min=1e-8)
-    else:
-        mean = torch.zeros(train.shape[1], dtype=torch.float64)
-        std = train.square().mean().sqrt().clamp(min=1e-12).expand(train.shape[1])
-    train, test = (train - mean) / std, (test - mean) / std
-    labels = split.train_labels
+
+def linear_probes(split: Split, standardise: Sequence[bool]) -> list[dict[str, float]]:
+    """What ``linear_probe`` finds for each value of ``standardise``, in the same passes over the features."""
+    rows = Rows(split.train)
+    classes, labels = split.train_labels.unique(return_inverse=True)
     held_out = choosing(labels)
-
-    def fit(rows: Tensor, targets: Tensor, strength: float) -> LogisticRegression:
-        # One thread: on products this small several wait for each other ten times longer than they work.
-        with warnings.catch_warnings(), threadpool_limits(1):
-            warnings.simplefilter("ignore")  # a probe that has not converged to the last digit is as good
-            return LogisticRegression(C=strength, max_iter=300).fit(rows.numpy(), targets.numpy())
-
-    scores = {}
-    for c in STRENGTHS:
-        chosen = fit(train[~held_out], labels[~held_out], c)
-        scores[c] = chosen.score(train[held_out].numpy(), labels[held_out].numpy())
-    best = max(STRENGTHS, key=lambda c: (scores[c], -c))
-    head = fit(train, labels, best)
-    guesses = torch.from_numpy(head.decision_function(test.numpy()))
-    if guesses.dim() == 1:
-        guesses = torch.stack([-guesses, guesses], dim=1)
-    classes = torch.from_numpy(head.classes_)
-    found = {"top1": _hits(guesses, classes, split.test_labels, 1)}
-    if len(classes) > 5:
-        found["top5"] = _hits(guesses, classes, split.test_labels, 5)
-    return found | {"penalty": 1 / best}
+    tried = [(each, strength) for each in standardise for strength in STRENGTHS]
+    forms = torch.stack([rows.own_scale() if each else rows.overall_scale() for each, _ in tried])
+    kept, left = (~held_out).nonzero()[:, 0], held_out.nonzero()[:, 0]
+    heads = fit_classes(rows, labels[kept], forms, [strength for _, strength in tried], kept)
+    scores = _hits(heads, split.train, labels, 1, left)
+    best = [
+        max((i for i, (form, _) in enumerate(tried) if form == each), key=lambda i: (scores[i], -tried[i][1]))
+        for each in standardise
+    ]
+    heads = fit_classes(rows, labels, forms[best], [tried[i][1] for i in best], start=heads[best])
+    known = torch.where(torch.isin(split.test_labels, classes), torch.searchsorted(classes, split.test_labels), -1)
+    found = [{"penalty": 1 / tried[i][1]} for i in best]
+    for k in (1, 5) if len(classes) > 5 else (1,):
+        for each, score in zip(found, _hits(heads, split.test, known, k), strict=True):
+            each[f"top{k}"] = score
+    return found
 
 
 def knn_probe(split: Split, k: int = _NEIGHBOURS) -> float:
@@ -121,7 +113,7 @@ def knn_probe(split: Split, k: int = _NEIGHBOURS) -> float:
     k = min(k, len(train))
     classes, numbers = split.train_labels.unique(return_inverse=True)
     right = 0
-    for rows, labels in zip(test.split(1024), split.test_labels.split(1024), strict=True):
+    for rows, labels in zip(test.split(_SCORED), split.test_labels.split(_SCORED), strict=True):
         cosines, nearest = (rows @ train.T).topk(k, dim=1)
         votes = torch.zeros(len(rows), len(classes)).scatter_add_(1, numbers[nearest], (cosines / _TEMPERATURE).exp())
         right += int((classes[votes.argmax(1)] == labels).sum())
@@ -145,6 +137,11 @@ def whitened(fitted: Tensor, rows: Tensor) -> Tensor:
     return ((rows.double() - mean) @ (vectors[:, kept] / values[kept].sqrt())).float()
 
 
-def _hits(guesses: Tensor, classes: Tensor, labels: Tensor, k: int) -> float:
-    best = classes[guesses.topk(k, dim=1).indices]
-    return float((best == labels[:, None]).any(1).double().mean())
+def _hits(heads: Heads, features: Tensor, labels: Tensor, k: int, numbers: Tensor | None = None) -> list[float]:
+    """How often each head has the label among its ``k`` highest outputs, of all rows or of those with these numbers."""
+    numbers = torch.arange(len(features)) if numbers is None else numbers
+    right = torch.zeros(len(heads.weight), dtype=torch.long)
+    for some in numbers.split(_SCORED):
+        best = heads.outputs(features[some]).topk(k, dim=2).indices
+        right += (best == labels[some, None, None]).any(2).sum(0)
+    return (right.double() / len(numbers)).tolist()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sepnorm import SepNormError
-from sepnorm.domains.probes import STRENGTHS, Split, knn_probe, linear_probe
+from sepnorm.domains.probes import STRENGTHS, Split, choosing, knn_probe, linear_probe, linear_probes, probe
 
 
 def clouds(classes: int, dim: int = 6, distance: float = 8.0, each: int = 20) -> Split:
@@ -36,6 +36,83 @@ def test_random_labels_give_chance(standardise):
     split = Split(train, torch.randint(4, (400,)), test, torch.randint(4, (400,)))
     assert abs(linear_probe(split, standardise=standardise)["top1"] - 0.25) < 0.08
     assert abs(knn_probe(split) - 0.25) < 0.08
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_the_probe_is_that_of_scikit_learn_with_its_choice(standardise):
+    """On digits: every strength on what is not held out, the best of them on all, then the test samples."""
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import LogisticRegression
+
+    digits = load_digits()
+    order = torch.randperm(len(digits.target))
+    x, labels = torch.tensor(digits.data, dtype=torch.float32)[order], torch.tensor(digits.target)[order]
+    x[:, 5:20] *= 20
+    split = Split(x[:1297], labels[:1297], x[1297:], labels[1297:])
+    rows = split.train.double()
+    mean = rows.mean(0) if standardise else torch.zeros(64)
+    scale = rows.std(0).clamp(min=1e-8) if standardise else rows.square().mean().sqrt()
+    train, test = ((part.double() - mean) / scale for part in (split.train, split.test))
+    held_out = choosing(split.train_labels)
+
+    def fit(which: torch.Tensor, strength: float) -> LogisticRegression:
+        head = LogisticRegression(C=strength, tol=1e-7, max_iter=10_000)
+        return head.fit(train[which].numpy(), split.train_labels[which].numpy())
+
+    def score(strength: float) -> tuple[float, float]:
+        reference = fit(~held_out, strength)
+        return reference.score(train[held_out].numpy(), split.train_labels[held_out].numpy()), -strength
+
+    best = max(STRENGTHS, key=score)
+    found = linear_probe(split, standardise=standardise)
+    wanted = fit(torch.ones(1297, dtype=torch.bool), best).score(test.numpy(), split.test_labels.numpy())
+    assert found["penalty"] == 1 / best
+    assert found["top1"] == pytest.approx(wanted, abs=0.002 + 1e-9)
+
+
+def test_both_probes_together_are_each_by_itself():
+    split = clouds(6, distance=1.5)
+    split.train[:, 0] *= 30
+    split.test[:, 0] *= 30
+    together = linear_probes(split, [False, True])
+    assert together == [linear_probe(split, standardise=each) for each in (False, True)]
+    assert together[0] != together[1]
+    found = probe(split, ["linear"])
+    assert set(found) == {"linear_top1", "linear_top5", "linear_bn_top1", "linear_bn_top5"}
+    assert found["linear_bn_top1"] == together[1]["top1"] and found["linear_top5"] == together[0]["top5"]
+
+
+def test_classes_that_only_the_test_has_are_missed():
+    split = clouds(4, dim=4)
+    few = split.train_labels < 3
+    found = Split(split.train[few], split.train_labels[few], split.test, split.test_labels)
+    assert linear_probe(found, standardise=True)["top1"] == knn_probe(found) == 0.75
+    few = split.train_labels > 0
+    found = Split(split.train[few], split.train_labels[few], split.test, split.test_labels)
+    assert linear_probe(found, standardise=False)["top1"] == 0.75
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_constant_features_are_of_no_account(standardise):
+    split = clouds(3, distance=2.0)
+    more = torch.cat([split.train, torch.full((60, 1), 0.0)], dim=1)
+    tested = torch.cat([split.test, torch.randn(60, 1)], dim=1)  # it has been 0 in training
+    wide = Split(more, split.train_labels, tested, split.test_labels)
+    found, plain = (linear_probe(each, standardise=standardise) for each in (wide, split))
+    assert found["top1"] == pytest.approx(plain["top1"], abs=0.04)
+
+
+def test_features_in_a_file_are_probed_as_those_in_memory(tmp_path, monkeypatch):
+    from sepnorm.domains import linear_heads
+
+    split = clouds(4, distance=1.5)
+    file = np.memmap(tmp_path / "x", np.float32, "w+", shape=tuple(split.train.shape))
+    file[:] = split.train.numpy()
+    wanted = linear_probes(split, [False, True])
+    monkeypatch.setattr(linear_heads, "_RESIDENT", 0)
+    monkeypatch.setattr(linear_heads, "_ROWS", (16, 16))
+    found = Split(torch.from_numpy(file), split.train_labels, split.test, split.test_labels)
+    assert linear_probes(found, [False, True]) == wanted
 
 
 def test_top5_is_there_only_with_more_than_five_classes():

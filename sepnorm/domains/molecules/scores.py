@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-
 import torch
 from torch import Tensor
+
+from sepnorm.domains.linear_heads import Rows, fit_ridge
+from sepnorm.domains.logistic import fit_binary
 
 #: Penalties that a probe is chosen from by its validation score.
 PENALTIES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -43,36 +43,23 @@ def probe(
 
     Features are scaled by the training statistics; the penalty is chosen on validation, for every target by itself.
     """
-    mean, std = train[0].double().mean(0), train[0].double().std(0).clamp(min=1e-8)
-    rows = [(part[0].double() - mean) / std for part in (train, valid, test)]
-    columns = []
-    for number in range(train[1].shape[1]):
-        values = [part[1][:, number].double() for part in (train, valid, test)]
-        known = values[0].isfinite()
-        best: tuple[float, Tensor] = (-math.inf, torch.zeros(len(rows[2]), dtype=torch.float64))
-        for penalty in PENALTIES if len(values[0][known].unique()) > 1 else ():
-            head = _fitted(rows[0][known], values[0][known], penalty, classes)
-            guesses = _guesses(head, rows[1], classes)
-            found = scores(guesses[:, None], values[1][:, None], classes)
-            score = found.get("roc_auc", -found.get("mae", 0.0))
-            if score > best[0]:
-                best = score, _guesses(head, rows[2], classes)
-        columns.append(best[1])
-    return scores(torch.stack(columns, dim=1), test[1], classes)
-
-
-def _fitted(rows: Tensor, values: Tensor, penalty: float, classes: bool) -> object:
-    from sklearn.linear_model import LogisticRegression, Ridge
-    from threadpoolctl import threadpool_limits
-
-    # One thread: on products this small several wait for each other longer than they work.
-    with warnings.catch_warnings(), threadpool_limits(1):
-        warnings.simplefilter("ignore")  # a probe that has not converged to the last digit is as good
+    columns = torch.zeros(test[1].shape, dtype=torch.float64)
+    chosen = torch.tensor([len(values[values.isfinite()].unique()) > 1 for values in train[1].T]).nonzero()[:, 0]
+    if len(chosen):
+        rows, targets = Rows(train[0].double()), train[1][:, chosen].double()
         if classes:
-            return LogisticRegression(C=1 / penalty, max_iter=300).fit(rows.numpy(), values.numpy())
-        return Ridge(alpha=penalty).fit(rows.numpy(), values.numpy())
+            scales = rows.own_scale().expand(len(PENALTIES), -1)
+            heads = fit_binary(rows, targets, scales, [1 / penalty for penalty in PENALTIES])
+        else:
+            heads = fit_ridge(rows, targets, rows.own_scale(), PENALTIES)
+        guesses, tested = heads.outputs(valid[0].double()), heads.outputs(test[0].double())
+        for output, column in enumerate(chosen.tolist()):
+            scored = [_score(guesses[:, i, output], valid[1][:, column], classes) for i in range(len(PENALTIES))]
+            columns[:, column] = tested[:, scored.index(max(scored)), output]
+    return scores(columns, test[1], classes)
 
 
-def _guesses(head: object, rows: Tensor, classes: bool) -> Tensor:
-    method = "decision_function" if classes else "predict"
-    return torch.from_numpy(getattr(head, method)(rows.numpy()))
+def _score(guesses: Tensor, values: Tensor, classes: bool) -> float:
+    """What a penalty is chosen by, higher for better; 0 where nothing is known."""
+    found = scores(guesses[:, None], values[:, None], classes)
+    return found.get("roc_auc", -found.get("mae", 0.0))

@@ -7,10 +7,13 @@ validation part or, where there is none, on a tenth of the training part, never 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from sepnorm.domains.linear_heads import Rows
+from sepnorm.domains.logistic import fit_classes
 from sepnorm.domains.probes import STRENGTHS
 from sepnorm.domains.text.classification import Classification
 from sepnorm.domains.text.embedding import Embed, embed_distinct
@@ -31,7 +34,7 @@ def transfer_scores(task: Classification, embed: Embed) -> dict[str, float]:
         else:
             best = _choose_inside(train, train_labels)
         truth = labels["test"]
-        guesses = _fit(train, train_labels, best, features["test"])
+        guesses = _guesses(train, train_labels, [best], features["test"])[:, 0]
     scores = {"accuracy": float((guesses == truth).double().mean())}
     if task.in_pairs and classes == ["0", "1"]:
         hits = int(((guesses == 1) & (truth == 1)).sum())
@@ -59,7 +62,7 @@ def _cross_validated(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     guesses = torch.empty_like(labels)
     for train, test in _folds(labels, _FOLDS):
         best = _choose_inside(features[train], labels[train])
-        guesses[test] = _fit(features[train], labels[train], best, features[test])
+        guesses[test] = _guesses(features[train], labels[train], [best], features[test])[:, 0]
     return guesses, labels
 
 
@@ -70,11 +73,9 @@ def _choose_inside(features: Tensor, labels: Tensor) -> float:
 
 def _choose(train: Tensor, train_labels: Tensor, held_out: Tensor, held_out_labels: Tensor) -> float:
     """The strength that is best on what is held out, the stronger penalty if several are."""
-
-    def accuracy(strength: float) -> float:
-        return float((_fit(train, train_labels, strength, held_out) == held_out_labels).double().mean())
-
-    return max(STRENGTHS, key=accuracy)
+    guesses = _guesses(train, train_labels, STRENGTHS, held_out)
+    hits = (guesses == held_out_labels[:, None]).sum(0).tolist()
+    return STRENGTHS[hits.index(max(hits))]
 
 
 def _folds(labels: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
@@ -89,15 +90,10 @@ def _folds(labels: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
         return [(torch.from_numpy(train), torch.from_numpy(test)) for train, test in folds]
 
 
-def _fit(train: Tensor, labels: Tensor, strength: float, test: Tensor) -> Tensor:
-    """Guesses for ``test`` by a logistic regression on ``train``."""
-    from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits
-
-    if len(labels.unique()) < 2:  # a rare class may be missing in a fold
-        return labels[:1].expand(len(test))
-    # One thread: on products this small several wait for each other longer than they work.
-    with warnings.catch_warnings(), threadpool_limits(1):
-        warnings.simplefilter("ignore")  # a regression that has not converged to the last digit is as good
-        head = LogisticRegression(C=strength, max_iter=300).fit(train.numpy(), labels.numpy())
-        return torch.from_numpy(head.predict(test.numpy()))
+def _guesses(train: Tensor, labels: Tensor, strengths: Sequence[float], test: Tensor) -> Tensor:
+    """For ``test``, by logistic regressions on ``train``: (count, strengths)."""
+    classes, numbers = labels.unique(return_inverse=True)
+    if len(classes) < 2:  # a rare class may be missing in a fold
+        return labels[:1].expand(len(test), len(strengths))
+    scales = torch.ones(len(strengths), train.shape[1], dtype=torch.float64)
+    return classes[fit_classes(Rows(train), numbers, scales, strengths).outputs(test).argmax(2)]

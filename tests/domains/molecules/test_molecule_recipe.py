@@ -18,7 +18,7 @@ from sepnorm.domains.molecules.masking import masked_batch
 from sepnorm.domains.molecules.model import MaskedModel, PropertyModel
 from sepnorm.domains.molecules.pictures import draw
 from sepnorm.domains.molecules.recipe import MoleculeRecipe, groups
-from sepnorm.domains.molecules.scores import probe, scores
+from sepnorm.domains.molecules.scores import PENALTIES, probe, scores
 from sepnorm.training.batching import Samples, Steps, by_length
 
 TINY = PRESETS["demo"].changed(
@@ -207,6 +207,43 @@ def test_a_probe_finds_what_is_linear(classes):
     parts = [(rows[a:b], values[a:b]) for a, b in ((0, 200), (200, 250), (250, 300))]
     found = probe(parts[0], parts[1], parts[2], classes)
     assert found["roc_auc"] > 0.98 if classes else found["mae"] < 0.01
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_a_probe_is_the_regression_of_scikit_learn_that_is_best_on_validation(classes):
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    rows = torch.randn(400, 12).double() * torch.logspace(0, -1, 12)
+    values = rows @ torch.randn(12, 3).double() + 0.5 * torch.randn(400, 3)
+    values = (values > 0).double() if classes else values
+    values[::5, 1] = float("nan")
+    values[:200, 2] = 1.0  # nothing to learn
+    parts = [(rows[a:b], values[a:b]) for a, b in ((0, 200), (200, 300), (300, 400))]
+    scaled = [((part - rows[:200].mean(0)) / rows[:200].std(0)).numpy() for part, _ in parts]
+    columns = []
+    for column in range(2):
+        known = parts[0][1][:, column].isfinite()
+        tried = []
+        for penalty in PENALTIES:
+            head = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=9999) if classes else Ridge(alpha=penalty)
+            head.fit(scaled[0][known.numpy()], parts[0][1][known, column].numpy())
+            guess = head.decision_function if classes else head.predict
+            valid, test = (torch.from_numpy(guess(part)) for part in scaled[1:])
+            found = scores(valid[:, None], parts[1][1][:, column, None], classes)
+            tried.append((found["roc_auc"] if classes else -found["mae"], test))
+        columns.append(max(tried, key=lambda each: each[0])[1])
+    wanted = scores(torch.stack([*columns, torch.zeros(100)], dim=1), parts[2][1], classes)
+    found = probe(*parts, classes)
+    assert found == pytest.approx(wanted, abs=1e-3 if classes else 1e-9)
+
+
+def test_features_that_are_not_finite_are_not_probed():
+    rows, values = torch.randn(30, 3), torch.randn(30, 1)
+    bad = rows.clone()
+    bad[3, 1] = float("nan")
+    for parts in ((bad, rows, rows), (rows, bad, rows), (rows, rows, bad)):
+        with pytest.raises(sepnorm.SepNormError, match="NaN or infinity"):
+            probe(*((part, values) for part in parts), False)
 
 
 def test_groups_are_fifths_and_structures_are_drawn():

@@ -71,16 +71,16 @@ def test_guesses_do_not_depend_on_the_labels_that_are_tested(validation):
 
 
 def test_the_penalty_is_the_best_one_on_the_validation_part(monkeypatch):
-    tried: list[float] = []
+    tried: list[list[float]] = []
 
-    def fit(train, labels, strength, test):
-        tried.append(strength)
-        return torch.full((len(test),), 1 if strength == 0.01 else 0)
+    def guess(train, labels, strengths, test):
+        tried.append(list(strengths))
+        return torch.tensor([[int(strength in (0.01, 1.0)) for strength in strengths]] * len(test))
 
-    monkeypatch.setattr(transfer, "_fit", fit)
+    monkeypatch.setattr(transfer, "_guesses", guess)
     parts = {"train": one_part(30), "validation": Part(["1", "2", "3"], [], ["1"] * 3), "test": Part(["4"], [], ["0"])}
     assert transfer_scores(Classification(parts), noise) == {"accuracy": 0.0}  # chosen on validation, wrong on the test
-    assert tried == [*transfer.STRENGTHS, 0.01]
+    assert tried == [list(transfer.STRENGTHS), [0.01]]  # of two that are as good the stronger penalty
 
 
 def test_the_regression_is_that_of_scikit_learn_on_features_of_mean_square_one(monkeypatch):
@@ -92,6 +92,13 @@ def test_the_regression_is_that_of_scikit_learn_on_features_of_mean_square_one(m
     expected = reference.score((tested / scale).numpy(), test.labels)
     found = transfer_scores(Classification({"train": train, "test": test}), lambda texts: 7 * noise(texts))
     assert found["accuracy"] == pytest.approx(expected)
+
+
+def test_a_class_that_a_fold_lacks_is_no_obstacle():
+    texts = numbered(60)
+    labels = by_sign(texts)
+    labels[7] = "rare"
+    assert transfer_scores(Classification({"all": Part(texts, [], labels)}), noise)["accuracy"] > 0.7
 
 
 def pairs(count: int, start: int) -> Part:
@@ -108,7 +115,11 @@ def test_pairs_are_told_apart_by_difference_and_product():
 
 def test_f1_is_that_of_scikit_learn(monkeypatch):
     guesses = torch.tensor([1, 0, 1, 1, 0, 1, 0])
-    monkeypatch.setattr(transfer, "_fit", lambda train, labels, strength, test: guesses[: len(test)])
+    monkeypatch.setattr(
+        transfer,
+        "_guesses",
+        lambda train, labels, strengths, test: guesses[: len(test), None].expand(-1, len(strengths)),
+    )
     test = Part(numbered(7), numbered(7, 9), ["1", "0", "0", "1", "1", "0", "0"])
     scores = transfer_scores(Classification({"train": pairs(60, 0), "test": test}), noise)
     assert scores["f1"] == pytest.approx(f1_score([int(label) for label in test.labels], guesses.numpy()))

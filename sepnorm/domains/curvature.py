@@ -1,0 +1,112 @@
+"""Coordinates for linear heads in which the curvature of their objective is about 1, so that L-BFGS needs few steps.
+
+Weights for scaled features have the bias below them: (heads, dim + 1, outputs). With several outputs these are classes: a
+number added to all of them changes no probability, and the minimum has the mean 0 over classes, so the coordinates keep it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_UNDECIDED = 4  # times its size is how many samples the curvature of an output is measured on
+_AT_ONCE = 2**24  # bytes of them
+
+
+class Axes:
+    """The principal axes of the scaled features, where the curvature is ``p (1 - p) variance + penalty``.
+
+    Args:
+        products: sums (dim, dim) of products of the centred features.
+        scales: (heads, dim) what the features are multiplied by.
+        weight: (heads, outputs) the mean of p (1 - p) over the samples.
+        penalties: (heads,)
+    """
+
+    def __init__(
+        self, products: Tensor, scales: Tensor, weight: Tensor, penalties: Tensor, count: int, dtype: torch.dtype
+    ) -> None:
+        forms, self.form = scales.unique(dim=0, return_inverse=True)
+        spread, axes = torch.linalg.eigh(torch.stack([products * scale * scale[:, None] for scale in forms]))
+        self.axes = axes.to(dtype)  # (forms, dim, dim)
+        along = weight[:, None] * spread.clamp(min=0)[self.form, :, None] + penalties[:, None, None]
+        self.stretch = torch.cat([along, count * weight[:, None]], dim=1).rsqrt().to(dtype)
+
+    def weights(self, points: Tensor, which: Tensor) -> Tensor:
+        """Of points, for the heads with these numbers."""
+        return _centred(self._turned(points * self.stretch[which], which, back=False))
+
+    def slopes(self, slopes: Tensor, which: Tensor) -> Tensor:
+        """Of an objective in these coordinates, from those by weights."""
+        return self._turned(_centred(slopes), which, back=True) * self.stretch[which]
+
+    def _turned(self, values: Tensor, which: Tensor, back: bool) -> Tensor:
+        found = values.clone()
+        for number, axes in enumerate(self.axes):
+            own = self.form[which] == number
+            found[own, :-1] = torch.einsum("de,heo->hdo", axes.T if back else axes, values[own, :-1])
+        return found
+
+
+class Blocks:
+    """What makes the curvature of each output by itself the identity.
+
+    Of an output with a weak penalty most of the curvature comes from few samples, those that it is undecided on. These are
+    taken one by one, and the others as if they had the covariance of all.
+    """
+
+    def __init__(self, heads: int, outputs: int, samples: Tensor, products: Tensor) -> None:
+        """``samples`` (count, dim) are centred features, and ``products`` (dim, dim) sums of their products, of all of them."""
+        self.samples, self.products = samples, products
+        size = samples.shape[1] + 1
+        self.roots = samples.new_empty(heads, outputs, size, size)
+
+    @staticmethod
+    def passes(count: int, dim: int) -> int:
+        """How many passes over ``count`` rows are as much work as this is."""
+        return (min(count, _UNDECIDED * (dim + 1)) * dim + dim**2) // (2 * count)
+
+    def measure(self, head: int, scale: Tensor, weights: Tensor, penalty: Tensor) -> None:
+        """Of a head, by the ``scale`` (dim,) of features, and ``weights`` (count, outputs) of p (1 - p) times a common factor."""
+        count, size = len(self.samples), self.roots.shape[-1]
+        common = torch.zeros(size, size, dtype=torch.float64, device=scale.device)
+        common[:-1, :-1] = self.products * scale * scale[:, None] / count
+        common[-1, -1] = 1.0
+        common, scale = common.to(self.samples), scale.to(self.samples)
+        identity = torch.eye(size, dtype=scale.dtype, device=scale.device)
+        some = min(count, _UNDECIDED * size)
+        at_once = max(1, _AT_ONCE // (scale.element_size() * some * size))
+        for columns in torch.arange(weights.shape[1]).split(at_once):
+            own, numbers = weights[:, columns].T.topk(some, dim=1)  # (columns, some)
+            rows = self.samples[numbers] * scale
+            rows = torch.cat([rows, torch.ones_like(rows[..., :1])], dim=2)
+            rest = (weights[:, columns].sum(0) - own.sum(1)).clamp(min=0)
+            curvature = torch.baddbmm(rest[:, None, None] * common, (rows * own[..., None]).transpose(1, 2), rows)
+            curvature.diagonal(dim1=1, dim2=2)[:, :-1] += penalty.to(scale)
+            self.roots[head, columns] = torch.linalg.solve_triangular(_root(curvature), identity, upper=False)
+
+    def weights(self, points: Tensor, which: Tensor) -> Tensor:
+        """Of points, for the heads with these numbers."""
+        found = [torch.einsum("oed,eo->do", self.roots[i], own) for i, own in zip(which.tolist(), points, strict=True)]
+        return _centred(torch.stack(found))
+
+    def slopes(self, slopes: Tensor, which: Tensor) -> Tensor:
+        """Of an objective in these coordinates, from those by weights."""
+        pairs = zip(which.tolist(), _centred(slopes), strict=True)
+        return torch.stack([torch.einsum("oed,do->eo", self.roots[i], own) for i, own in pairs])
+
+
+def _root(curvature: Tensor) -> Tensor:
+    """The Cholesky factors of matrices (count, size, size), of which rounding may have made eigenvalues negative."""
+    diagonal = curvature.diagonal(dim1=1, dim2=2)
+    more = torch.finfo(curvature.dtype).eps * diagonal.sum(1, keepdim=True)
+    while True:
+        diagonal += more
+        root, failed = torch.linalg.cholesky_ex(curvature)
+        if not bool(failed.any()):
+            return root
+        more = 10 * more
+
+
+def _centred(weights: Tensor) -> Tensor:
+    return weights - weights.mean(2, keepdim=True) if weights.shape[2] > 1 else weights
