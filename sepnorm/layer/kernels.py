@@ -123,10 +123,13 @@ class BatchKernel(Kernel):
             mean, var, count = *statistics.moments(x), x.shape[0]
         else:
             mean, var, count = statistics.token_moments(x, call.num_cls, call.dim, call.padding)
-        total = torch.as_tensor(count, dtype=torch.float64, device=x.device)
         if call.sync:
-            mean, var, total = statistics.all_reduce_moments(mean, var, total)
-        return statistics.batch_statistics(bn, mean, var, total, call.track)
+            return statistics.batch_statistics(bn, *statistics.all_reduce_moments(mean, var, count), call.track)
+        if count < 2:
+            return statistics.running_statistics(bn, x.dtype)
+        if call.track:
+            statistics.track_statistics(bn, mean, var * (count / (count - 1)))
+        return Statistics(mean, (var + self.eps).rsqrt_(), 1.0 / count)
 
     def backward(self, grad: Tensor, x: Tensor, weight: Any, bias: Any) -> Grads:
         mean, invstd, inv_count = self.stats

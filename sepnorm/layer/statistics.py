@@ -73,10 +73,10 @@ def differentiable_moments(x: Tensor, dim: int, padding: Tensor | None, sync: bo
     return mean, (AllReduce.apply(squares) if sync else squares) / total.clamp(min=1), total
 
 
-def all_reduce_moments(mean: Tensor, var: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def all_reduce_moments(mean: Tensor, var: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, biased variance and count over all processes: one all-reduce of two vectors and a number, in double."""
     wide_mean, wide_var = mean.double(), var.double()
-    total = count.double().reshape(1)
+    total = torch.as_tensor(count, dtype=torch.float64, device=mean.device).reshape(1)
     packed = torch.cat([total, wide_mean * total, (wide_var + wide_mean.square()) * total])
     torch.distributed.all_reduce(packed)
     total, sums, squares = packed.split([1, mean.numel(), mean.numel()])
@@ -123,8 +123,9 @@ def scale_shift(stats: Statistics, weight: Tensor | None, bias: Tensor | None) -
 def track_statistics(bn: Any, mean: Tensor, unbiased_var: Tensor, enough: Tensor | bool = True) -> None:
     """Moves the running statistics of ``bn`` towards these, as ``nn.BatchNorm1d`` does; not at all unless ``enough``."""
     bn.num_batches_tracked.add_(enough)
+    factor = tracking_factor(bn)
     for running, new in ((bn.running_mean, mean), (bn.running_var, unbiased_var)):
-        running.copy_(running.to(new.dtype).lerp(new, tracking_factor(bn)))
+        running.lerp_(new.to(running.dtype), factor)
     bound(bn.running_var)
 
 

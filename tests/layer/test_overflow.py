@@ -113,7 +113,7 @@ def test_moments_of_all_processes_are_too_large_rather_than_none(monkeypatch):
     """With one process more that has the same rows, the sums are twice those of this one."""
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda packed: packed.mul_(2))
     x = large("bn", "1e200").reshape(-1, 6)
-    mean, var, total = statistics.all_reduce_moments(*statistics.moments(x), torch.tensor(float(len(x))))
+    mean, var, total = statistics.all_reduce_moments(*statistics.moments(x), len(x))
     assert total == 2 * len(x)
     assert var[3] == float("inf")
     others = [0, 1, 2, 4, 5]
