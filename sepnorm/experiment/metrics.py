@@ -33,6 +33,7 @@ class Metric:
 
     @property
     def is_pattern(self) -> bool:
+        """Whether it stands for several keys."""
         return "*" in self.key
 
     def named(self, key: str) -> Metric | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy
 import pytest
 
+pytestmark = pytest.mark.slow
 TOY = '''
 """Points on a line: the model is a small transformer, and its probe asks on which side of 0 a point lies."""
 
@@ -30,8 +31,6 @@ from sepnorm.training.batching import Samples, Steps
 from sepnorm.training.configs import RunConfig
 from sepnorm.training.trainer import train
 from transformers import ViTConfig, ViTModel
-
-pytestmark = pytest.mark.slow
 
 
 class LineConfig(RunConfig):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,14 +44,19 @@ def test_arms_and_seeds_are_run_and_what_is_there_is_not_repeated(run):
     small = words("--seeds", "2", "--norms", "ln,bn+ln@final")
     code, out, err = run(*small)
     assert code == 0, err
-    assert "[CLS] linear against ln: bn+ln@final is " in out and "| minus ln |" in out
+    assert "[CLS] linear against ln: bn+ln@final is " in out and "minus ln" in out
+    assert (
+        max(map(len, out.split("\n\n")[1].splitlines())) <= 100
+        and "| minus ln |" in Path("here/results.md").read_text()
+    )
     assert out.strip().endswith("Report: here/report.html")
     begun = [line for line in err.splitlines() if line.endswith("begins")]
     assert begun == [f"{arm}, seed {seed}: begins" for seed in (0, 1) for arm in ("ln", "bn+ln@final")]
     with open("here/results.json") as file:
         found = json.load(file)
     assert [arm["name"] for arm in found["arms"]] == ["ln", "bn+ln@final"] and found["baseline"] == "ln"
-    assert found["arms"][1]["metrics"]["cls_knn"]["difference"]["verdict"] in ("better", "worse", "undecided")
+    assert found["decisions"]["bn+ln@final"]["verdict"] in ("better", "worse", "equal", "undecided")
+    assert "verdict" not in found["arms"][1]["metrics"]["cls_knn"]["difference"]  # it is not what decides
     with open("here/results.csv") as file:
         assert len(file.readlines()) == 5
     with open("here/results.tex") as file:

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from sepnorm import SepNormError, notation
+from sepnorm import SepNormError
 from sepnorm.layer import kinds
 from sepnorm.surgery import sites
+from sepnorm.training import notation
 from sepnorm.training.notation import check_sites, norm_name
 
 

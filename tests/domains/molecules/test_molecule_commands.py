@@ -61,7 +61,8 @@ def test_a_comparison_shows_each_table_and_draws_molecules_on_hover(run, sets):
     code, out, err = run("compare", "molecules", "--data", "plain.csv", *words)
     assert code == 0, err
     assert err.count("Note: 1 of 101 rows of plain.csv are no molecule that can be taken, such as row 101 'C1CC'") == 1
-    assert "[CLS] probe of lengths, RMSE" in out and "[CLS] probe of odd, ROC AUC" in out
+    written = Path("c/results.md").read_text()
+    assert "[CLS] probe of lengths, RMSE" in out and "[CLS] probe of odd, ROC AUC" in written
     page = Path("c/report.html").read_text()
     start = page.index('id="pictures">') + len('id="pictures">')
     pictures = json.loads(page[start : page.index("</script>", start)])
