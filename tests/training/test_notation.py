@@ -9,14 +9,14 @@ import pytest
 
 from sepnorm import SepNormError
 from sepnorm.layer import kinds
-from sepnorm.surgery import sites
+from sepnorm.surgery import choice
 from sepnorm.training import notation
 from sepnorm.training.notation import check_sites, norm_name
 
 
 def test_the_names_are_those_of_the_layer_and_of_the_sites():
     assert {name: kind.short for name, kind in kinds.KINDS.items()} == notation.KINDS
-    assert sites._NAMED == notation.SITES
+    assert choice.NAMES == notation.SITES
 
 
 @pytest.mark.parametrize("text", ["ln", "bn", "bn+ln", "Batch + Layer", "rms", "bn+rms", "layer+dyt", "BN+BN"])
