@@ -16,9 +16,10 @@ from sepnorm.domains.molecules.cache import featurise_many
 from sepnorm.domains.molecules.config import MoleculeConfig
 from sepnorm.domains.molecules.features import Rejected, from_pyg
 from sepnorm.domains.molecules.graphs import Graph
-from sepnorm.domains.molecules.tables import SPLITS, Table, read_table, tables_in
+from sepnorm.domains.molecules.tables import NAMING, SPLITS, Table, read_table, tables_in
 from sepnorm.errors import LeftOutWarning, SepNormError, tell_limit
 
+_PROBED = "call it y, target or label"  # how a target is named in a table that a run is probed on
 _SHARES = (0.8, 0.1)  # of molecules for training and for validation; the rest is for testing
 
 
@@ -57,9 +58,14 @@ class MoleculeData:
     rejected: list[Rejected]
 
 
-def load_molecules(config: MoleculeConfig) -> MoleculeData:
-    """Reads what ``config.data`` names; see ``read_table``. Few rows that are no molecule are left out with a warning."""
-    table = read_table(config.data, config.column, config.targets, labelled=config.task == "supervised")
+def load_molecules(config: MoleculeConfig, probed: bool = False, naming: str = NAMING) -> MoleculeData:
+    """Reads what ``config.data`` names; see ``read_table``. Few rows that are no molecule are left out with a warning.
+
+    A table to learn from, or one that is ``probed``, has targets.
+    """
+    table = read_table(
+        config.data, config.column, config.targets, labelled=probed or config.task == "supervised", naming=naming
+    )
     if config.molecules is not None and config.molecules < len(table.smiles):
         table = table.take(evenly(len(table.smiles), config.molecules).tolist())
     whole, kept, rejected = _molecules(table, config)
@@ -102,7 +108,7 @@ def _molecules(table: Table, config: MoleculeConfig) -> tuple[MoleculeSet, list[
         some = "; ".join(f"row {each.row + 1} {each.smiles!r}: {each.reason}" for each in rejected[:3])
         said = f"{len(rejected)} of {count} rows of {table.source} are no molecule that can be taken, such as {some}"
         if len(rejected) > config.max_rejected * count:
-            raise SepNormError(f"{said}; mend them, or allow more by --set max_rejected=SHARE.")
+            raise SepNormError(f"{said}; mend them; a run can allow more by --set max_rejected=SHARE.")
         warnings.warn(f"{said}. They are left out.", LeftOutWarning, stacklevel=3)
     kept = [row for row in range(count) if row not in left_out]
     columns = [_numbers(name, values, table.source) for name, values in table.targets.items()]
@@ -158,20 +164,22 @@ def _scale(targets: Tensor, names: list[str], classes: bool, source: str) -> tup
     return mean, std
 
 
-def load_probed(config: MoleculeConfig, column: str | None = None) -> dict[str, MoleculeData]:
+def load_probed(
+    config: MoleculeConfig, column: str | None = None, target: str | None = None, naming: str = _PROBED
+) -> dict[str, MoleculeData]:
     """The tables that ``config.test`` names, each split by scaffold, by their names; their SMILES are in ``column``."""
     if config.test is None:
         return {}
     plain = {
         "test": None,
         "column": column,
-        "targets": None,
+        "targets": target,
         "molecules": None,
         "train_molecules": None,
         "kind": "auto",
     }
     return {
-        name: load_molecules(config.changed(plain | {"data": path, "split": "scaffold"}))
+        name: load_molecules(config.changed(plain | {"data": path, "split": "scaffold"}), True, naming)
         for name, path in tables_in(config.test).items()
     }
 

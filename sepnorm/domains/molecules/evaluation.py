@@ -19,7 +19,7 @@ def evaluate(encoder: MoleculeEncoder, task: Task) -> Evaluation:
             f"{encoder.name} is a model of molecules: say by --data on which table, or folder of some, to probe it."
         )
     given = {"task": "pretrain", "test": task.data, "features": encoder.model.config.features}
-    sets = load_probed(PRESETS["demo"].changed(given), task.column)
+    sets = load_probed(PRESETS["demo"].changed(given), task.column, task.label, "name it by --label NAME")
     parts = [f"{name}: {len(one.train):,} / {len(one.valid):,} / {len(one.test):,}" for name, one in sets.items()]
     found = Evaluation(encoder.name, task.data, f"molecules for training / validation / test of {', '.join(parts)}")
     for name, one in sets.items():

@@ -21,6 +21,7 @@ KNOWN = {"zinc": "graphs-datasets/ZINC", "ogbg-molhiv": "OGB/ogbg-molhiv"}
 SPLITS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test", "testing")}
 _KINDS = (".csv", ".tsv", ".parquet")
 LINES = (".smi", ".smiles", *TEXT)  # a molecule at the start of each line, and perhaps its name behind it
+NAMING = "name it by --set targets=NAME"
 _SMILES = ("smiles", "SMILES", "Smiles", "canonical_smiles", "mol")
 _TARGETS = (
     "y target label expt exp p_np HIV_active solubility activity class",
@@ -58,10 +59,12 @@ def tables_in(source: str) -> dict[str, str]:
     return found
 
 
-def read_table(source: str, column: str | None = None, targets: str | None = None, labelled: bool = True) -> Table:
+def read_table(
+    source: str, column: str | None = None, targets: str | None = None, labelled: bool = True, naming: str = NAMING
+) -> Table:
     """``nci``, ``solubility``, a CSV or parquet file (also .gz), a folder with one for each split, or a ``datasets`` name.
 
-    Without ``labelled`` there may be no targets.
+    Without ``labelled`` there may be no targets. ``naming`` is how a user names one where it is not clear.
     """
     path = Path(source)
     if source in ("nci", "solubility"):  # also where a folder, of results say, has this name: that is ./nci
@@ -73,11 +76,11 @@ def read_table(source: str, column: str | None = None, targets: str | None = Non
     else:
         require_here(source)
         columns = _hub(source)
-    return _chosen(source, columns, column, targets, labelled)
+    return _chosen(source, columns, column, targets, labelled, naming)
 
 
 def _chosen(
-    source: str, columns: dict[str, list[Any]], column: str | None, targets: str | None, labelled: bool
+    source: str, columns: dict[str, list[Any]], column: str | None, targets: str | None, labelled: bool, naming: str
 ) -> Table:
     splits = columns.get("split")
     if {"node_feat", "edge_index", "edge_attr"} <= columns.keys():
@@ -99,7 +102,7 @@ def _chosen(
     if targets:
         wanted = [_named(source, columns, target.strip()) for target in targets.split(",")]
     else:
-        wanted = _usual_target(source, columns, name, labelled)
+        wanted = _usual_target(source, columns, name, labelled, naming)
     return Table(source, columns[name], {each: columns[each] for each in wanted}, splits)
 
 
@@ -109,7 +112,7 @@ def _named(source: str, columns: dict[str, list[Any]], name: str) -> str:
     return name
 
 
-def _usual_target(source: str, columns: dict[str, list[Any]], smiles: str, labelled: bool) -> list[str]:
+def _usual_target(source: str, columns: dict[str, list[Any]], smiles: str, labelled: bool, naming: str) -> list[str]:
     """A column with a usual name, or else the only one with numbers; perhaps none, if that is allowed."""
     usual = [name for name in (*_TARGETS[0].split(), *_TARGETS[1:]) if name in columns]
     numbers = [
@@ -121,8 +124,7 @@ def _usual_target(source: str, columns: dict[str, list[Any]], smiles: str, label
         if not labelled:
             return []
         raise SepNormError(
-            f"which column of {source} is the target is not clear (it has {', '.join(columns)}): "
-            "name it by --set targets=NAME."
+            f"which column of {source} is the target is not clear (it has {', '.join(columns)}): {naming}."
         )
     return (usual or numbers)[:1]
 

@@ -8,7 +8,7 @@ import torch
 
 from sepnorm import SepNormError
 from sepnorm.domains.molecules.config import PRESETS
-from sepnorm.domains.molecules.data import load_molecules, scaffold
+from sepnorm.domains.molecules.data import load_molecules, load_probed, scaffold
 from sepnorm.domains.molecules.tables import read_table
 from sepnorm.errors import SepNormWarning
 
@@ -149,7 +149,7 @@ def test_rows_that_are_no_molecule_are_named_and_left_out_up_to_a_limit(tmp_path
     with pytest.warns(SepNormWarning, match=r"2 of 42 rows.*row 41 'C1CC'.*row 42 '': the SMILES is empty"):
         data = load_molecules(config(source))
     assert [each.row for each in data.rejected] == [40, 41]
-    with pytest.raises(SepNormError, match=r"2 of 42 rows.*allow more by --set max_rejected"):
+    with pytest.raises(SepNormError, match=r"2 of 42 rows.*can allow more by --set max_rejected"):
         load_molecules(config(source, max_rejected=0.01))
 
 
@@ -210,3 +210,14 @@ def test_a_table_that_is_no_text_or_has_a_column_twice_is_one_sentence(tmp_path,
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(SepNormError, match=r"cannot be read as a table|no molecule|holds SMILES"):
         load_molecules(PRESETS["demo"].changed({"data": str(tmp_path / "t.csv")}))
+
+
+def test_a_table_that_is_probed_needs_a_target_and_is_told_how_to_name_it(tmp_path):
+    (tmp_path / "a.csv").write_text("smiles,p,q\n" + "".join(f"{'C' * i}O,{i},{i}\n" for i in range(1, 30)))
+    pretraining = config("nci", task="pretrain", test=str(tmp_path / "a.csv"))
+    with pytest.raises(
+        SepNormError, match=r"is the target is not clear \(it has smiles, p, q\): call it y, target or label"
+    ):
+        load_probed(pretraining)
+    with pytest.raises(SepNormError, match="name it by --label NAME"):
+        load_probed(pretraining, naming="name it by --label NAME")
