@@ -1142,6 +1142,7 @@ def in_a_process(
         "PYTHONPATH": os.pathsep.join(paths),
         "HF_HOME": str(folder / "home"),
         "HF_HUB_OFFLINE": "0",  # or else nobody would be asked
+        "HTTPS_PROXY": "http://evil.invalid",  # so that it is not tried whether the hub answers
         "TMPDIR": str(folder / "scratch"),
         "OMP_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "1",
