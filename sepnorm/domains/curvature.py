@@ -11,6 +11,7 @@ from torch import Tensor
 
 _UNDECIDED = 4  # times its size is how many samples the curvature of an output is measured on
 _AT_ONCE = 2**24  # bytes of them
+_ATTEMPTS = 8  # to make a matrix positive, by a number on its diagonal that grows from rounding to its size
 
 
 class Axes:
@@ -34,11 +35,11 @@ class Axes:
 
     def weights(self, points: Tensor, which: Tensor) -> Tensor:
         """Of points, for the heads with these numbers."""
-        return _centred(self._turned(points * self.stretch[which], which, back=False))
+        return centred(self._turned(points * self.stretch[which], which, back=False))
 
     def slopes(self, slopes: Tensor, which: Tensor) -> Tensor:
         """Of an objective in these coordinates, from those by weights."""
-        return self._turned(_centred(slopes), which, back=True) * self.stretch[which]
+        return self._turned(centred(slopes), which, back=True) * self.stretch[which]
 
     def _turned(self, values: Tensor, which: Tensor, back: bool) -> Tensor:
         found = values.clone()
@@ -88,11 +89,11 @@ class Blocks:
     def weights(self, points: Tensor, which: Tensor) -> Tensor:
         """Of points, for the heads with these numbers."""
         found = [torch.einsum("oed,eo->do", self.roots[i], own) for i, own in zip(which.tolist(), points, strict=True)]
-        return _centred(torch.stack(found))
+        return centred(torch.stack(found))
 
     def slopes(self, slopes: Tensor, which: Tensor) -> Tensor:
         """Of an objective in these coordinates, from those by weights."""
-        pairs = zip(which.tolist(), _centred(slopes), strict=True)
+        pairs = zip(which.tolist(), centred(slopes), strict=True)
         return torch.stack([torch.einsum("oed,do->eo", self.roots[i], own) for i, own in pairs])
 
 
@@ -100,13 +101,15 @@ def _root(curvature: Tensor) -> Tensor:
     """The Cholesky factors of matrices (count, size, size), of which rounding may have made eigenvalues negative."""
     diagonal = curvature.diagonal(dim1=1, dim2=2)
     more = torch.finfo(curvature.dtype).eps * diagonal.sum(1, keepdim=True)
-    while True:
+    for _ in range(_ATTEMPTS):
         diagonal += more
         root, failed = torch.linalg.cholesky_ex(curvature)
         if not bool(failed.any()):
-            return root
+            break
         more = 10 * more
+    return root
 
 
-def _centred(weights: Tensor) -> Tensor:
+def centred(weights: Tensor) -> Tensor:
+    """Less their mean over classes, which changes no probability; one output is left as it is."""
     return weights - weights.mean(2, keepdim=True) if weights.shape[2] > 1 else weights

@@ -37,10 +37,10 @@ class Rows:
     square of all numbers, and ``products`` (dim, dim) are the sums of products of centred features; all in float64.
     """
 
-    def __init__(self, features: Tensor, name: str = "training") -> None:
+    def __init__(self, features: Tensor) -> None:
         if features.dim() != 2 or 0 in features.shape:
             raise SepNormError(
-                f"the {name} features have the shape {tuple(features.shape)}: a probe needs (count, dim), neither of them 0."
+                f"the training features have the shape {tuple(features.shape)}: a probe needs (count, dim), neither of them 0."
             )
         self.features = features.detach()
         self.count, self.dim = features.shape
@@ -48,14 +48,16 @@ class Rows:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.mean = torch.zeros(self.dim, dtype=torch.float64, device=self.device)
         self._ready: Tensor | None = None
-        total = torch.zeros_like(self.mean)
+        total, squares = torch.zeros_like(self.mean), torch.zeros_like(self.mean)
         for part, _ in self.chunks():
             total += part.sum(0, dtype=torch.float64)
+            squares += part.double().square().sum(0)
         if not bool(total.isfinite().all()):
             raise SepNormError(
-                f"the {name} features hold NaN or infinity: the encoder is broken, nothing can be probed."
+                "the training features hold NaN or infinity: the encoder is broken, nothing can be probed."
             )
         self.mean = total / self.count
+        self.size = float((squares / self.count).mean().sqrt())
         if self.count * self.dim * self.dtype.itemsize <= _RESIDENT:
             ready = torch.empty(self.count, self.dim, dtype=self.dtype, device=self.device)
             for part, where in self.chunks():
@@ -63,11 +65,12 @@ class Rows:
             self._ready = ready
         self.products = torch.zeros(self.dim, self.dim, dtype=torch.float64, device=self.device)
         for part, _ in self.chunks():
-            part = part.double()  # squares of what is very small or large are out of the range of float32
+            part = part / max(
+                self.size, 1e-30
+            )  # squares of what is very small or large are out of the range of float32
             self.products += part.T @ part
-        squares = self.products.diagonal()
-        self.deviation = (squares / max(1, self.count - 1)).sqrt()
-        self.size = float((squares / self.count + self.mean.square()).mean().sqrt())
+        self.products *= self.size**2
+        self.deviation = (self.products.diagonal() / max(1, self.count - 1)).sqrt()
 
     def chunks(self, kept: Tensor | None = None, columns: int = 1) -> Iterator[tuple[Tensor, slice]]:
         """Centred rows (some, dim), and which part of ``kept``, ascending numbers of rows, they are.

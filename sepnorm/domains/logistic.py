@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sepnorm.domains.curvature import Axes, Blocks
+from sepnorm.domains.curvature import Axes, Blocks, centred
 from sepnorm.domains.lbfgs import Evaluate, minimise
 from sepnorm.domains.linear_heads import Heads, Rows, few_threads
 from sepnorm.errors import SepNormError
@@ -139,7 +139,7 @@ class _Regressions:
         if start is not None:
             here[:, :-1] = torch.where(self.scales > 0, 1 / self.scales, 0.0)[..., None] * start.weight
             here[:, -1] = start.bias + torch.einsum("d,hdo->ho", self.rows.mean - start.mean, start.weight)
-        here = here.to(self.rows.dtype)
+        here = centred(here).to(self.rows.dtype)
         values, steps = torch.zeros_like(self.penalties), torch.zeros_like(self.penalties, dtype=torch.long)
         room = outputs * (self.rows.dim + 1) ** 2 * self.rows.dtype.itemsize
         together = max(1, _BLOCK_BYTES // room) if room <= _MOST_BYTES else 0

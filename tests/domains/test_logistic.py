@@ -90,7 +90,8 @@ def test_the_solution_is_that_of_scikit_learn(make, strengths, dtype):
         reference.fit(scaled[:count].numpy(), labels[:count].numpy())
         weight, bias = torch.from_numpy(reference.coef_.T), torch.from_numpy(reference.intercept_)
         wanted = objective(weight, bias, scaled[:count], labels[:count], strength)
-        assert float(heads.objective[number]) == pytest.approx(wanted, rel=1e-6)
+        rounded = 1e-6 if dtype == torch.float64 else 1e-5  # losses near 0 have the rounding of 1
+        assert float(heads.objective[number]) == pytest.approx(wanted, rel=rounded)
         own, own_bias = heads.weight[number] * scale, heads.bias[number] - heads.mean @ heads.weight[number]
         if len(reference.classes_) == 2:
             own, own_bias = 2 * own[:, 1:], 2 * own_bias[1:]
@@ -211,8 +212,13 @@ def test_a_start_at_the_minimum_takes_no_steps_and_another_ends_there(classes):
     assert int(again.steps) <= 1 and torch.allclose(again.weight, heads.weight, atol=1e-4)
     moved = fit_classes(Rows(rows.features + 3), labels, scale[None], [10.0], start=heads)
     assert torch.allclose(moved.weight, heads.weight, atol=1e-4)
-    other = fit_classes(rows, labels, scale[None], [1.0], start=heads)
-    assert torch.allclose(other.weight, fit_classes(rows, labels, scale[None], [1.0]).weight, atol=1e-4)
+    wanted = fit_classes(rows, labels, scale[None], [1.0])
+    assert torch.allclose(fit_classes(rows, labels, scale[None], [1.0], start=heads).weight, wanted.weight, atol=1e-4)
+    if classes > 2:
+        heads.weight += torch.randn(1, 6, 1)  # the same for every class, which changes no probability
+        assert torch.allclose(
+            fit_classes(rows, labels, scale[None], [1.0], start=heads).weight, wanted.weight, atol=1e-4
+        )
 
 
 def test_targets_with_missing_values_are_each_a_regression_on_what_is_known():
