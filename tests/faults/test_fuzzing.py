@@ -134,6 +134,13 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "inspect, num_cls": (lambda num_cls: sepnorm.inspect(bert(), [sentences()], num_cls=num_cls), dict(num_cls=1)),
     "save": (sepnorm.save, dict(model=torch.nn.Identity(), folder="/nowhere/at/all")),
     "load": (sepnorm.load, dict(folder="nowhere", model=None)),
+    "compare": (
+        lambda **given: sepnorm.compare(out="out", **given),
+        dict(
+            run=lambda *_: {"a": 1.0}, arms=["ln", "bn"], seeds=1, metrics={"a": True}, margin=None, most=3, title=None
+        ),
+    ),
+    "Metric": (sepnorm.Metric, dict(key="a", name="b", higher_is_better=True)),
     "info_nce": (losses.info_nce, dict(x=X, y=X, negatives=X, temperature=0.1)),
     "uniformity_loss": (losses.uniformity_loss, dict(x=X, form="squared", within="batch")),
     **{

@@ -58,7 +58,7 @@ class Images(Domain):
 
     def settings(self, preset: str | None, given: Mapping[str, Any]) -> RunConfig:
         """Without a preset, size and channels follow data that the user named, where the user did not set them."""
-        if preset is not None or "data" not in given:
+        if preset is not None or "data" not in given or given.get("stream") is not None:  # shards are not looked into
             return super().settings(preset, given)
         from sepnorm.domains.images.look import following, look_at
 
@@ -68,8 +68,6 @@ class Images(Domain):
             follow["image_size"] = max(patch, follow["image_size"] - follow["image_size"] % patch)
         if "image_size" in given:
             follow.pop("patch_size", None)
-        if given.get("stream") is not None:
-            follow["pretrain_images"] = None  # a stream has no such limit
         return super().settings(preset, {**follow, **given})
 
     def _refuse(self, given: Mapping[str, Any]) -> None:
@@ -84,6 +82,10 @@ class Images(Domain):
         raise wrong[0]
 
     def look(self, config: ImageConfig) -> Look:
+        model = f"a masked autoencoder of {config.depth} blocks, width {config.width}"
+        scored = "probes on test images, where they have labels"
+        if config.stream is not None:
+            return Look(model, f"a stream of {Path(config.data).name}", scored)
         from sepnorm.domains.images.look import look_at
 
         seen = look_at(config.data, config.column, config.label)
@@ -95,15 +97,13 @@ class Images(Domain):
         train = seen.train if config.pretrain_images is None else min(config.pretrain_images, seen.train or 2**60)
         count = "" if train is None else f"{train:,} "
         data = f"{count}images of {Path(config.data).name} ({size if size == taken else f'{size}, taken at {taken}'})"
-        scored = "probes on test images, where they have labels"
         if seen.test is not None:
             scored = "the geometry of [CLS] alone, since the images have no labels"
         if seen.classes is not None:
             scored = (
                 f"probes on {'' if seen.test is None else f'{seen.test:,} '}test images of {len(seen.classes)} classes"
             )
-        model = f"a masked autoencoder of {config.depth} blocks, width {config.width}"
-        return Look(model, data, scored, train if config.stream is None else None)
+        return Look(model, data, scored, train)
 
     def recipe(self, config: ImageConfig) -> ImageRecipe:
         from sepnorm.domains.images.recipe import ImageRecipe
