@@ -159,7 +159,8 @@ def test_another_domain_is_compared_pretrained_evaluated_and_embedded(installed,
     assert "right side against ln: bn+ln@final is" in done.stdout
     assert "A section of the toy." in (tmp_path / "c/report.html").read_text(encoding="utf-8")
     found = json.loads((tmp_path / "c/results.json").read_text(encoding="utf-8"))
-    assert found["arms"][1]["metrics"]["side_loss_free"]["difference"]["verdict"] in ("better", "worse", "undecided")
+    assert found["primary"] == "side_loss_free"
+    assert found["decisions"]["bn+ln@final"]["verdict"] in ("better", "worse", "equal", "undecided")
 
     done = sepnorm(installed, tmp_path, "pretrain", "line", "--norm", "bn+ln@final", "--out", "r")
     assert done.returncode == 0, done.stderr
