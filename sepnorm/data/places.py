@@ -82,7 +82,9 @@ def _has_proxy() -> bool:
 
 def _answers() -> bool:
     """Whether something listens where the hub is. A name server that is silent is not waited for."""
-    place = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    from huggingface_hub.constants import ENDPOINT
+
+    place = urlsplit(ENDPOINT)
     found: list[bool] = []
 
     def ask() -> None:
