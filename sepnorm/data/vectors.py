@@ -195,6 +195,7 @@ class EmbeddingFile:
 
         whole = [i for i in wide if types.is_integer(schema.field(i).type)]
         keys = [i for i in whole if _is_counted(batch.column(i), strict=len(whole) == len(wide))]
+        keys += [i for i in wide if i not in whole and _counts_in_floats(batch.column(i))]
         keys = [] if len(keys) == len(wide) else keys
         taken = [i for i in wide if i not in keys]
         numbering = [name for name in schema.names if name.lower() in _NUMBERING and name]
@@ -267,6 +268,17 @@ def _is_counted(column: Any, strict: bool) -> bool:
         return False
     lowest, highest = pyarrow.compute.min_max(values).as_py().values()
     return not strict or highest - lowest == len(values) - 1
+
+
+def _counts_in_floats(column: Any) -> bool:
+    """Whether numbers that are written as 0.0, 1.0 and so on count the rows."""
+    import pyarrow.compute
+
+    values = column.drop_null()
+    finite = len(values) > 2 and pyarrow.compute.all(pyarrow.compute.is_finite(values)).as_py()
+    if not finite or not pyarrow.compute.all(pyarrow.compute.equal(values, pyarrow.compute.floor(values))).as_py():
+        return False
+    return _is_counted(values, strict=True)
 
 
 def _listed(names: list[str]) -> str:

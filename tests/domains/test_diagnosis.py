@@ -127,6 +127,15 @@ def test_a_key_is_no_dimension_and_what_was_taken_is_said(run, tmp_path):
     assert "8 columns are taken for dimensions, d0, d1 to d7; 'sample_id' is left out, as a key." in out
 
 
+def test_a_key_that_numpy_wrote_is_no_dimension_either(run, tmp_path):
+    rows = np.column_stack([np.arange(200), _rows(200, 8)])
+    names = ",".join(["number", *"abcdefgh"])
+    np.savetxt(tmp_path / "e.csv", rows, delimiter=",", header=names, comments="")  # 0.000000000000000000e+00 and so on
+    code, out, err = run("diagnose", "e.csv")
+    assert code == 0, err
+    assert "Verdict: healthy" in out and "'number' is left out, as a key." in out
+
+
 def test_a_column_of_another_scale_is_named(run, tmp_path):
     rows = _rows(200, 8)
     rows[:, 3] = 5000 + 100 * rows[:, 3]
