@@ -859,7 +859,7 @@ USUAL = {
 }
 #: As written for older versions of the libraries, which is what most folders are.
 OLD_CONFIG = {
-    "_name_or_path": "/root/models/bert",
+    "_name_or_path": "/home/someone/models/bert",
     "architectures": ["BertForMaskedLM"],
     "gradient_checkpointing": False,
     "position_embedding_type": "absolute",
@@ -874,7 +874,7 @@ OLD_TOKENISER = {
     "model_max_length": 512,
     "name_or_path": "nreimers/MiniLM-L6-H384-uncased",
     "never_split": None,
-    "special_tokens_map_file": "/root/.cache/huggingface/transformers/dd8bd9bfd3664b530ea4e645105f557769387b3da9f7",
+    "special_tokens_map_file": "/home/someone/.cache/transformers/dd8bd9bfd3664b530ea4e645105f557769387b3da9f7",
     "strip_accents": None,
     "tokenize_chinese_chars": True,
     "tokenizer_class": "BertTokenizer",
