@@ -137,9 +137,6 @@ def _serve(pipe: Connection, make: Callable[[int], Case], whole: Path, place: Pa
     faulthandler.register(signal.SIGXCPU, chain=True)  # says where it was, then ends
     _warm_up()
     ear = Ear(place)
-    with open("/proc/self/statm") as file:
-        size = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
 
     def call(words: list[str]) -> tuple[int, str]:
         said.seek(0)
@@ -148,6 +145,7 @@ def _serve(pipe: Connection, make: Callable[[int], Case], whole: Path, place: Pa
         os.chdir(place / "case")
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + LIMIT, resource.RLIM_INFINITY))
+        _leave_room()
         ear.listening = True
         try:
             with warnings.catch_warnings():  # what a command changes there ends with its process
@@ -180,6 +178,13 @@ def _serve(pipe: Connection, make: Callable[[int], Case], whole: Path, place: Pa
             pipe.send(result)
     except EOFError:
         return
+
+
+def _leave_room() -> None:
+    """So much memory for the next command, on top of what the commands before it left: each would have a process of its own."""
+    with open("/proc/self/statm") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, resource.RLIM_INFINITY))
 
 
 def _warm_up() -> None:
