@@ -73,6 +73,7 @@ def checked_page(page: Path, profile: Path, figures: int) -> Iterator[Any]:
     with started(profile) as driver:
         for width, height, dark in ((1280, 800, False), (390, 844, False), (1280, 800, True)):
             show(driver, page, width, height, dark)
+            driver.execute_script("document.querySelectorAll('details.part').forEach(part => part.open = true)")
             drawn = (
                 "return document.querySelectorAll('.plot .main-svg').length && [...document.querySelectorAll('.plot')]"
             )
@@ -94,6 +95,7 @@ def checked_page(page: Path, profile: Path, figures: int) -> Iterator[Any]:
             ground = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
             assert (ground != "rgb(255, 255, 255)") == dark
         show(driver, page, 1280, 800)
+        driver.execute_script("document.querySelectorAll('details.part').forEach(part => part.open = true)")
         yield driver
 
 

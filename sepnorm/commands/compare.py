@@ -41,7 +41,7 @@ def compare(
     norms: Annotated[str, typer.Option(help="Arms, the baseline first: NORM or NORM@SITES, with commas between.")] = "",
     seeds: Annotated[
         str, typer.Option(help="How many, from 0 on; or auto: they are added until every arm is decided.")
-    ] = "3",
+    ] = "6",
     most: Annotated[int, typer.Option(help="With --seeds auto: how many at most.", min=3, max=100)] = 12,
     margin: Annotated[
         float | None,
@@ -81,7 +81,7 @@ def compare(
     from sepnorm.domains.comparison import compare_domain, parse_arms, plan
     from sepnorm.domains.planning import config_of, default_folder, given_settings, refuse_beside
     from sepnorm.experiment.launcher_settings import parse_launcher
-    from sepnorm.report.terminal import training_progress
+    from sepnorm.report.progress import training_progress
 
     parse_launcher(launcher)
     known = open_domain(domain)
@@ -100,8 +100,8 @@ def compare(
         return
     if not quiet:
         say(planned.line, error=True)
-    with training_progress(quiet or as_json) as start:
-        comparison, page = compare_domain(planned, numbers, folder, launcher, start, margin, seeds == "auto")
+    with training_progress(quiet or as_json) as watch:
+        comparison, page = compare_domain(planned, numbers, folder, launcher, watch, margin, seeds == "auto")
     _show(comparison, page, as_json, quiet)
 
 

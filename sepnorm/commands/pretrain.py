@@ -50,7 +50,8 @@ def pretrain(
 ) -> None:
     """One run: pretrain a model without labels, measure it, keep it."""
     from sepnorm.domains.pretraining import perform_run, plan_run
-    from sepnorm.report.terminal import metric_lines, training_progress
+    from sepnorm.report.progress import training_progress
+    from sepnorm.report.terminal import metric_lines
     from sepnorm.training.notation import parse_arm
 
     named: dict[str, Any] = parse_arm(norm) if norm is not None else {}
@@ -69,8 +70,8 @@ def pretrain(
         return
     if planned.line and not quiet and os.environ.get("RANK", "0") == "0":  # of several processes the first says it
         say(planned.line, error=True)
-    with training_progress(quiet or as_json) as start:
-        run = perform_run(planned, resume, start)
+    with training_progress(quiet or as_json) as watch:
+        run = perform_run(planned, resume, None if watch is None else watch.start)
     if run is None:  # the first of several processes says the rest
         return
     if as_json:

@@ -10,7 +10,7 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -135,13 +135,14 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def parquet_batches(path: Path, most: int = _ROWS) -> Iterator[Any]:
-    """Record batches of at most so many rows, and of fewer where a row has many values."""
+def parquet_batches(path: Path, most: int = _ROWS, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Record batches of at most so many rows, and of fewer where a row has many values; of some columns, or of all."""
     import pyarrow.parquet
 
     require_file(path)
     file = pyarrow.parquet.ParquetFile(path)
-    yield from file.iter_batches(batch_size=parquet_step(path, file, most))
+    kept = None if columns is None else list(columns)
+    yield from file.iter_batches(batch_size=parquet_step(path, file, most), columns=kept)
 
 
 def parquet_step(path: Path, file: Any, most: int) -> int:

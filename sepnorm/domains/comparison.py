@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from sepnorm.training.notation import parse_arm
 
 if TYPE_CHECKING:
     from sepnorm.experiment.comparison import Comparison
-    from sepnorm.training.trainer import Report
+    from sepnorm.experiment.launchers import Watch
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ def compare_domain(
     seeds: Sequence[int],
     folder: Path,
     launcher: str = "local",
-    start: Callable[[str, int], Report | None] | None = None,
+    watch: Watch | None = None,
     margin: float | None = None,
     adaptive: bool = False,
 ) -> tuple[Comparison, Path]:
@@ -66,7 +66,7 @@ def compare_domain(
         check_device(base.device, base.precision)
     domain.check(planned.configs)
     comparison = compare(
-        domain.recipe, domain.metrics, base, planned.configs, seeds, folder, launcher, start, margin, adaptive
+        domain.recipe, domain.metrics, base, planned.configs, seeds, folder, launcher, watch, margin, adaptive
     )
     title = f"Shared and separate norms on {Path(base.data).name}"
     return comparison, write_comparison_folder(comparison, folder, title, domain)

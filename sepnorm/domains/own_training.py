@@ -21,6 +21,7 @@ from sepnorm.experiment.comparison import compare as compare_configs
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Outcome
 from sepnorm.files import make_folder, write_text
+from sepnorm.report.progress import training_progress
 from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.reports import ConversionReport
 from sepnorm.training.configs import ArmConfig, build, parse_arm
@@ -59,6 +60,7 @@ def compare(
     workers: int = 1,
     launcher: str = "local",
     title: str | None = None,
+    quiet: bool = False,
 ) -> Comparison:
     """Runs a training function with every arm and seed, and writes results and page to a folder.
 
@@ -77,6 +79,7 @@ def compare(
         workers: runs side by side in processes of their own; ``run`` is then a function of a module that can be imported.
         launcher: ``"local"``, or a scheduler as for ``sepnorm compare --launcher``.
         title: of the page.
+        quiet: no progress on the error channel.
 
     Returns:
         The comparison, whose ``decisions()`` are the verdicts by the name of the arm.
@@ -96,9 +99,10 @@ def compare(
     make_folder(folder)
     keep_earlier(folder, [config.arm for config in configs])
     recipe = OwnRecipe(run, tuple(metric.key for metric in declared.declared if metric.primary))
-    found = compare_configs(
-        recipe.opened, declared, configs[0], configs, range(count), folder, launcher, None, margin, adaptive
-    )
+    with training_progress(quiet) as watch:
+        found = compare_configs(
+            recipe.opened, declared, configs[0], configs, range(count), folder, launcher, watch, margin, adaptive
+        )
     _refuse_different(found)
     write_comparison_folder(found, folder, f"Shared and separate norms: {name}")
     return found

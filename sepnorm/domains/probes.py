@@ -58,11 +58,18 @@ def probe(split: Split, kinds: Sequence[str] = ("linear", "knn")) -> dict[str, f
     """Both linear probes as ``linear_*`` and ``linear_bn_*``, and ``knn``."""
     found: dict[str, float] = {}
     if "linear" in kinds:
-        for name, scores in zip(("linear", "linear_bn"), linear_probes(split, [False, True]), strict=True):
-            found |= {f"{name}_{key}": value for key, value in scores.items() if key != "penalty"}
+        found |= both_linear_probes(split)[0]
     if "knn" in kinds:
         found["knn"] = knn_probe(split)
     return found
+
+
+def both_linear_probes(split: Split) -> tuple[dict[str, float], Tensor]:
+    """The scores of both as ``linear_*`` and ``linear_bn_*``, and whether the first has each test sample right (count,)."""
+    plain, standardised = linear_probes(split, [False, True])
+    scores = {f"linear_{key}": value for key, value in plain.scores.items() if key != "penalty"}
+    scores |= {f"linear_bn_{key}": value for key, value in standardised.scores.items() if key != "penalty"}
+    return scores, plain.right
 
 
 def shape(rows: Tensor) -> dict[str, float]:
@@ -81,10 +88,18 @@ def linear_probe(split: Split, *, standardise: bool) -> dict[str, float]:
     ``standardise`` scales each dimension by the training statistics first, as a BatchNorm without affine before the head
     does. Without it the features are scaled by one number in all, so that the penalty means the same for every encoder.
     """
-    return linear_probes(split, [standardise])[0]
+    return linear_probes(split, [standardise])[0].scores
 
 
-def linear_probes(split: Split, standardise: Sequence[bool]) -> list[dict[str, float]]:
+@dataclass(frozen=True, eq=False)
+class LinearProbe:
+    """What ``linear_probe`` gives, and whether the label of each test sample (count,) has the highest output."""
+
+    scores: dict[str, float]
+    right: Tensor
+
+
+def linear_probes(split: Split, standardise: Sequence[bool]) -> list[LinearProbe]:
     """What ``linear_probe`` finds for each value of ``standardise``, in the same passes over the features."""
     rows = Rows(split.train)
     classes, labels = split.train_labels.unique(return_inverse=True)
@@ -93,18 +108,21 @@ def linear_probes(split: Split, standardise: Sequence[bool]) -> list[dict[str, f
     forms = torch.stack([rows.own_scale() if each else rows.overall_scale() for each, _ in tried])
     kept, left = (~held_out).nonzero()[:, 0], held_out.nonzero()[:, 0]
     heads = fit_classes(rows, labels[kept], forms, [strength for _, strength in tried], kept)
-    scores = _hits(heads, split.train, labels, 1, left)
+    scores = _hits(heads, split.train[left], labels[left], 1).double().mean(1).tolist()
     best = [
         max((i for i, (form, _) in enumerate(tried) if form == each), key=lambda i: (scores[i], -tried[i][1]))
         for each in standardise
     ]
     heads = fit_classes(rows, labels, forms[best], [tried[i][1] for i in best], start=heads[best])
     known = torch.where(torch.isin(split.test_labels, classes), torch.searchsorted(classes, split.test_labels), -1)
-    found = [{"penalty": 1 / tried[i][1]} for i in best]
-    for k in (1, 5) if len(classes) > 5 else (1,):
-        for each, score in zip(found, _hits(heads, split.test, known, k), strict=True):
-            each[f"top{k}"] = score
-    return found
+    hits = {k: _hits(heads, split.test, known, k) for k in ((1, 5) if len(classes) > 5 else (1,))}
+    return [
+        LinearProbe(
+            {"penalty": 1 / tried[i][1]} | {f"top{k}": float(right[head].double().mean()) for k, right in hits.items()},
+            hits[1][head],
+        )
+        for head, i in enumerate(best)
+    ]
 
 
 def knn_probe(split: Split, k: int = _NEIGHBOURS) -> float:
@@ -137,11 +155,10 @@ def whitened(fitted: Tensor, rows: Tensor) -> Tensor:
     return ((rows.double() - mean) @ (vectors[:, kept] / values[kept].sqrt())).float()
 
 
-def _hits(heads: Heads, features: Tensor, labels: Tensor, k: int, numbers: Tensor | None = None) -> list[float]:
-    """How often each head has the label among its ``k`` highest outputs, of all rows or of those with these numbers."""
-    numbers = torch.arange(len(features)) if numbers is None else numbers
-    right = torch.zeros(len(heads.weight), dtype=torch.long)
-    for some in numbers.split(_SCORED):
-        best = heads.outputs(features[some]).topk(k, dim=2).indices
-        right += (best == labels[some, None, None]).any(2).sum(0)
-    return (right.double() / len(numbers)).tolist()
+def _hits(heads: Heads, features: Tensor, labels: Tensor, k: int) -> Tensor:
+    """(heads, count): whether each head has the label of each row among its ``k`` highest outputs."""
+    found = []
+    for rows, wanted in zip(features.split(_SCORED), labels.split(_SCORED), strict=True):
+        best = heads.outputs(rows).topk(k, dim=2).indices
+        found.append((best == wanted[:, None, None]).any(2).T)
+    return torch.cat(found, 1)

@@ -13,14 +13,13 @@ from sepnorm._version import __version__
 from sepnorm.errors import SepNormError
 from sepnorm.experiment.decisions import Decision, decide, default_margin
 from sepnorm.experiment.intervals import Difference, Interval, difference, interval
-from sepnorm.experiment.launchers import Job, run_jobs
+from sepnorm.experiment.launchers import Job, Watch, run_jobs
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Recipe
 from sepnorm.experiment.sequential import FIRST
 from sepnorm.experiment.slugs import slug
 from sepnorm.files import intact, read_json
 from sepnorm.training.configs import ArmConfig
-from sepnorm.training.trainer import Report
 
 
 @dataclass(eq=False)
@@ -195,15 +194,15 @@ def compare(
     seeds: Sequence[int],
     folder: Path,
     launcher: str = "local",
-    start: Callable[[str, int], Report | None] | None = None,
+    watch: Watch | None = None,
     margin: float | None = None,
     adaptive: bool = False,
 ) -> Comparison:
     """Runs every config with every seed, or takes what is finished; the first config is the baseline.
 
     ``recipe(base)`` reads the data and runs configs; see ``launchers.run_jobs`` for where and how many at a time.
-    ``start(arm, seed)`` gives what is called while that run trains. ``adaptive``: seeds are added, all arms of a seed together,
-    until every arm is decided; ``seeds`` are then the most there can be.
+    ``watch`` is told of their progress. ``adaptive``: seeds are added, all arms of a seed together, until every arm is decided;
+    ``seeds`` are then the most there can be.
     """
     names = [config.arm for config in configs]
     if len(set(names)) < len(names):
@@ -234,11 +233,13 @@ def compare(
             for config in configs:
                 yield Job(recipe, base, config.changed({"seed": seed}), places[config.arm])
 
+    if watch is not None:
+        watch.expect(names, list(seeds))
     if adaptive and not launcher.startswith("local"):  # a scheduler is handed the arms of a seed at a time
         for wave in batched_by(jobs(), lambda job: max(job.config.seed, FIRST - 1)):
-            run_jobs(wave, launcher, start)
+            run_jobs(wave, launcher, watch)
     else:
-        run_jobs(jobs(), launcher, start)
+        run_jobs(jobs(), launcher, watch)
     return read(enough() or len(seeds))
 
 

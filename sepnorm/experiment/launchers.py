@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, as_notes
 from sepnorm.experiment.launcher_settings import parse_launcher
@@ -21,8 +21,19 @@ from sepnorm.training.devices import device_of
 from sepnorm.training.interruptions import on_interrupt
 from sepnorm.training.trainer import Report
 
-#: Called with the name of an arm and a seed when its run begins; gives what is called while it trains.
-Start = Callable[[str, int], Report | None]
+
+class Watch(Protocol):
+    """What is told of the runs of a comparison: which there will be, at most, and when each begins and ends."""
+
+    def expect(self, arms: Sequence[str], seeds: Sequence[int]) -> None: ...
+
+    def start(self, arm: str, seed: int) -> Report | None:
+        """Gives what is called while the run trains."""
+
+    def finish(self, arm: str, seed: int, failed: bool = False) -> None:
+        """Also of a run that was finished before."""
+
+
 _FAREWELL = 30  # seconds in which a process that has no more to do tidies up
 
 
@@ -40,7 +51,7 @@ class Job:
         perform(opened or self.recipe(self.base), self.config, self.folder, report)
 
 
-def run_jobs(jobs: Iterable[Job], launcher: str = "local", start: Start | None = None) -> None:
+def run_jobs(jobs: Iterable[Job], launcher: str = "local", watch: Watch | None = None) -> None:
     """Runs what is not finished. ``jobs`` are asked for the next one when there is a place for it.
 
     ``launcher`` is ``"local"``: as many runs side by side as there are cores for the threads that a config asks for, one
@@ -48,7 +59,7 @@ def run_jobs(jobs: Iterable[Job], launcher: str = "local", start: Start | None =
     ``"submitit timeout_min=600 slurm_partition=gpu"``.
     """
     name, options = parse_launcher(launcher)
-    unfinished = (job for job in jobs if not finished(job.config, job.folder))
+    unfinished = _unfinished(jobs, watch)
     first = next(unfinished, None)
     if first is None:
         return
@@ -58,20 +69,32 @@ def run_jobs(jobs: Iterable[Job], launcher: str = "local", start: Start | None =
     elif name == "ray":
         _scatter(list(left), options)
     elif (workers := places(first.config)) > 1:
-        _side_by_side(left, workers, first.folder.parent, start)
+        _side_by_side(left, workers, first.folder.parent, watch)
     else:
-        _one_by_one(left, start)
+        _one_by_one(left, watch)
 
 
-def _one_by_one(jobs: Iterator[Job], start: Start | None) -> None:
+def _unfinished(jobs: Iterable[Job], watch: Watch | None) -> Iterator[Job]:
+    for job in jobs:
+        if not finished(job.config, job.folder):
+            yield job
+        elif watch is not None:
+            watch.finish(job.config.arm, job.config.seed)
+
+
+def _one_by_one(jobs: Iterator[Job], watch: Watch | None) -> None:
     opened: Recipe | None = None
     failed: list[RunFailedError] = []
     for job in jobs:
         opened = opened or job.recipe(job.base)
+        arm, seed = job.config.arm, job.config.seed
+        before = len(failed)
         try:
-            job(opened, start(job.config.arm, job.config.seed) if start is not None else None)
+            job(opened, watch.start(arm, seed) if watch is not None else None)
         except RunFailedError as error:
             failed.append(error)
+        if watch is not None:
+            watch.finish(arm, seed, failed=len(failed) > before)
     _raise_failed(failed)
 
 
@@ -91,13 +114,14 @@ def places(config: ArmConfig) -> int:
     return max(1, cores // config.threads)
 
 
-def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, start: Start | None) -> None:
+def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, watch: Watch | None) -> None:
     """Each worker is a process that takes one job after another; a pipe brings its progress, and its end when we are gone.
 
     Ours rather than joblib's or loky's: these have no progress of a job under way, and no way to let it save at Ctrl-C.
     """
     context = multiprocessing.get_context("spawn")
     reports: dict[Any, Report | None] = {}
+    running: dict[Any, ArmConfig] = {}
     failed: list[RunFailedError] = []
 
     def hand_out(pipe: Any, job: Job | None) -> None:
@@ -105,8 +129,15 @@ def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, start: Start 
             pipe.close()
             reports.pop(pipe, None)
             return
-        reports[pipe] = start(job.config.arm, job.config.seed) if start is not None else None
+        running[pipe] = job.config
+        reports[pipe] = watch.start(job.config.arm, job.config.seed) if watch is not None else None
         pipe.send(job)
+
+    def end(pipe: Any, error: RunFailedError | None = None) -> None:
+        failed.extend([] if error is None else [error])
+        if watch is not None:
+            watch.finish(running[pipe].arm, running[pipe].seed, failed=error is not None)
+        hand_out(pipe, next(jobs, None))
 
     processes: list[Any] = []
     try:
@@ -127,10 +158,9 @@ def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, start: Start 
                         if (report := reports[pipe]) is not None:
                             report(*content)
                     elif kind == "done":
-                        hand_out(pipe, next(jobs, None))
+                        end(pipe)
                     elif isinstance(content, RunFailedError):
-                        failed.append(content)
-                        hand_out(pipe, next(jobs, None))
+                        end(pipe, content)
                     else:
                         raise content
             for process in processes:

@@ -34,9 +34,9 @@ class Outcome:
     """What a recipe gives for one run; ``save`` writes the model to a folder.
 
     ``embeddings`` are of test samples, by name: ``cls`` (samples, dim), and if there are some ``mean`` of tokens alike,
-    ``labels`` (samples), ``tokens`` (some of all samples, dim). ``names`` are what a reader knows the samples by. ``layers``
-    is what ``inspect`` found on test samples, and ``arrays`` are more files of a domain for sections of its own, each by
-    its name without ``.npz``.
+    ``labels`` (samples), ``tokens`` (some of all samples, dim), and ``cls_right`` (samples), whether a probe of [CLS] has each
+    right. ``names`` are what a reader knows the samples by. ``layers`` is what ``inspect`` found on test samples, and
+    ``arrays`` are more files of a domain for sections of its own, each by its name without ``.npz``.
     """
 
     metrics: dict[str, float]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -46,9 +47,8 @@ def write_comparison(
     lead = f'<div class="verdict">{_decided(comparison)}<p>{said}</p></div>'
     drawn = [loss_curves(arms)] if all(any(arm.losses.values()) for arm in arms) else []
     drawn += against_uniformity(comparison)
+    first = [*(Section("Differences by seed", figures=[each]) for each in forest(comparison)), _tables(comparison)]
     sections = [
-        *(Section("Differences by seed", figures=[each]) for each in forest(comparison)),
-        _tables(comparison),
         *([Section("Training", _which(comparison, arms), drawn)] if drawn else []),
         *_lambda(comparison),
     ]
@@ -67,7 +67,8 @@ def write_comparison(
             *_sites(every),
             definitions(),
         ]
-    return write_page(path, title, lead, sections, list(pictures.values()))
+    folded = [replace(section, folded=True) for section in sections]
+    return write_page(path, title, lead, [*first, *folded], list(pictures.values()))
 
 
 def has_vectors(arm: Arm) -> bool:

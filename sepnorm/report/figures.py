@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 COLOURS = ("#2A86D1", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00", "#999999")
 _GROUPS = 20  # labels that get a colour of their own
 _BINS = 80
+_ROUNDING = 1e-6  # of the largest singular value: what float32 leaves of a 0
 
 
 def figure(title: str, x: str, y: str, **layout: Any) -> Any:
@@ -44,14 +45,19 @@ def wrapped(text: str, width: int = 46) -> str:
 
 
 def spectrum(values: Mapping[str, Sequence[float]], of: str = "") -> Any:
-    """Singular values by name, relative to the largest, on a logarithmic scale; ``of`` what, if not by the names."""
-    title = f"Singular values{of and f' of {of}'}: a cliff means that few dimensions are used"
+    """Singular values by name, relative to the largest, on a logarithmic scale; ``of`` what, if not by the names.
+
+    Those that are 0 but for rounding are not drawn: a LayerNorm leaves one such, since its outputs sum to 0, and a line that fell
+    there would look like a finding. The axis has room for all, so that a line that ends early is seen to.
+    """
+    title = f"Singular values{of and f' of {of}'}: a line that falls or ends early means that few dimensions are used"
     found = figure(title, "index", "relative to the largest")
     found.update_yaxes(type="log", exponentformat="power", dtick=1, range=[-5, 0.1])
+    found.update_xaxes(range=[0, max(map(len, values.values()), default=1) + 1])
     for (name, line), colour in zip(values.items(), COLOURS * 9, strict=False):
         top = max(line) or 1.0
-        shown = [max(value / top, 1e-8) for value in line]
-        found.add_scatter(x=list(range(1, len(line) + 1)), y=shown, name=name, mode="lines", line={"color": colour})
+        shown = [value / top for value in line if value > top * _ROUNDING] or [1.0]
+        found.add_scatter(x=list(range(1, len(shown) + 1)), y=shown, name=name, mode="lines", line={"color": colour})
     return found
 
 

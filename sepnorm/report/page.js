@@ -22,17 +22,28 @@ function themed(layout) {
   return out;
 }
 
+const boxes = figures.map((_, i) => document.getElementById(`figure-${i}`));
+const drawn = new Set();
+
+// What is folded up has no size yet: its figures are drawn when it is opened.
 function draw() {
-  figures.forEach((figure, i) => {
-    Plotly.react(`figure-${i}`, figure.data, themed(figure.layout), { responsive: true, displayModeBar: false });
+  boxes.forEach((box, i) => {
+    if (box.closest("details:not([open])") !== null) return;
+    Plotly.react(box, figures[i].data, themed(figures[i].layout), { responsive: true, displayModeBar: false });
+    if (!drawn.has(box)) watch(box, figures[i]);
+    drawn.add(box);
   });
 }
 
-draw();
-dark.addEventListener("change", draw);
-
 // Points that have a picture show it beside the pointer.
 const shown = document.getElementById("picture");
+const pictures = shown ? JSON.parse(document.getElementById("pictures").textContent) : [];
+
+function watch(box, figure) {
+  if (!shown || !figure.data.some((trace) => trace.customdata)) return;
+  box.on("plotly_hover", show);
+  box.on("plotly_unhover", () => { shown.hidden = true; });
+}
 
 function show(event) {
   const number = event.points[0].customdata;
@@ -44,10 +55,6 @@ function show(event) {
   shown.hidden = false;
 }
 
-const pictures = shown ? JSON.parse(document.getElementById("pictures").textContent) : [];
-figures.forEach((figure, i) => {
-  if (!shown || !figure.data.some((trace) => trace.customdata)) return;
-  const box = document.getElementById(`figure-${i}`);
-  box.on("plotly_hover", show);
-  box.on("plotly_unhover", () => { shown.hidden = true; });
-});
+draw();
+dark.addEventListener("change", draw);
+document.querySelectorAll("details").forEach((part) => part.addEventListener("toggle", draw));

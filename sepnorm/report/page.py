@@ -19,11 +19,15 @@ _LONG = 25  # rows of a table from which on it scrolls by itself
 
 @dataclass(eq=False)
 class Section:
-    """A part of a page: ``body`` is HTML, ``figures`` are those of ``figures.py``, side by side where there is room."""
+    """A part of a page: ``body`` is HTML, ``figures`` are those of ``figures.py``, side by side where there is room.
+
+    ``folded``: only its title is seen until a reader opens it.
+    """
 
     title: str
     body: str = ""
     figures: Sequence[Any] = field(default_factory=list)
+    folded: bool = False
 
 
 def write_page(
@@ -46,7 +50,11 @@ def write_page(
             boxes += f"<figure><figcaption>{caption}</figcaption>{place}</figure>"
             drawn.append(figure.to_json())
         figures = f'<div class="figures">{boxes}</div>' if boxes else ""
-        parts.append(f"<section><h2>{html.escape(section.title)}</h2>{section.body}{figures}</section>")
+        heading, content = f"<h2>{html.escape(section.title)}</h2>", f"{section.body}{figures}"
+        if section.folded:
+            parts.append(f'<details class="part"><summary>{heading}</summary>{content}</details>')
+        else:
+            parts.append(f"<section>{heading}{content}</section>")
     resources = files("sepnorm.report")
     data = "[" + ",".join(drawn).replace("<", "\\u003c") + "]"  # no text in the data can end the script
     images = json.dumps(list(pictures)).replace("<", "\\u003c")

@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from sepnorm.experiment.comparison import Arm, Comparison, comparable
 from sepnorm.experiment.intervals import Difference, difference, interval
+from sepnorm.experiment.spread import spread_of, stacked
 from sepnorm.geometry import uniformity
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
 from sepnorm.report.comparison_page import diagnoses, feature_section, map_section, shape_section, verdict_class
@@ -145,6 +148,38 @@ def part_tables(found: Found) -> Drawn:
     for part, comparison in found:
         tables += _by_part([(part, comparison)], {m: _name(comparison, m) for m in _MAIN if m in comparison.keys})
     return Drawn(tables, note=_MEANS)
+
+
+def seed_tables(found: Found) -> Drawn:
+    """Of the difference by the linear probe of [CLS]: its spread over seeds when all varies and when only one thing does."""
+    head = [
+        "what seeds change",
+        "minus the first arm",
+        "seeds",
+        "mean",
+        "deviation",
+        "of it by the test images",
+        "by the models",
+    ]
+    rows = []
+    for part, comparison in found:
+        baseline = comparison.arms[0]
+        for arm in comparison.arms[1:]:
+            gap = comparison.difference(arm, comparison.declared.find("cls_linear_top1"))
+            spread = spread_of(stacked(_rights(arm), _rights(baseline)))
+            deviation = f"{spread.total:.4f} ({spread.low:.4f} to {spread.high:.4f})"
+            parts = (f"{spread.test:.4f}", f"{spread.models:.4f}")
+            rows.append([part.name, arm.name, str(len(arm.metrics)), str(gap or ""), deviation, *parts])
+    note = (
+        "Differences in [CLS] linear, paired by seed. Deviations are standard deviations over seeds, with 95 % intervals; what the "
+        "test images and the models add is told apart by a two-way layout of seeds and images, and their squares sum up."
+    )
+    return Drawn([(head, rows)], note=note)
+
+
+def _rights(arm: Arm) -> dict[int, Tensor]:
+    """Which test samples the linear probe of [CLS] has right, by seed."""
+    return {seed: embeddings(folder / "embeddings.npz")["cls_right"] for seed, folder in arm.folders.items()}
 
 
 def probe_tables(found: Found) -> Drawn:
@@ -287,6 +322,6 @@ DRAWERS: dict[str, Callable[[Found], Drawn]] = {
     each.__name__: each
     for each in (
         image_table, text_table, molecule_table, uniformity_table, feature_figures, map_figures, loss_figures, lambda_figures,
-        uniformity_figures, part_tables, probe_tables, pooling_tables, whitening_tables, merged_table,
+        uniformity_figures, part_tables, seed_tables, probe_tables, pooling_tables, whitening_tables, merged_table,
     )
 }  # fmt: skip

@@ -183,6 +183,29 @@ STUDIES = {
         "uniformity_figures",
         _images(SIX, _PAPER_SWEEP, **_SWEEP),
     ),
+    "seeds": Study(
+        "What differs from seed to seed: first weights, order and masks, or the test images",
+        "seed_tables",
+        {
+            scale: tuple(
+                replace(
+                    parts[0],
+                    name=name,
+                    changes={**parts[0].changes, "varies": varies},
+                    shared=parts[0].name * (varies == "all"),
+                )
+                for varies, name in (
+                    ("all", "weights and order"),
+                    ("weights", "weights alone"),
+                    ("order", "order alone"),
+                )
+            )
+            for scale, parts in _images(
+                ("ln", "bn@final", "bn+bn@final"), (_published("stl10", 5000, seeds=8),), seeds=8
+            ).items()
+        },
+        ours=True,
+    ),
     "sites": Study(
         "Which norms: all, those in the blocks, the last one, or degenerate ones too",
         "part_tables",

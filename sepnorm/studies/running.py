@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sepnorm.domains import open_domain
 from sepnorm.errors import SepNormError, UnreadableDataError
 from sepnorm.experiment.comparison import Comparison, compare
+from sepnorm.experiment.launchers import Watch
 from sepnorm.files import write_text
 from sepnorm.report.diagnosis import finite
 from sepnorm.report.page import write_page
 from sepnorm.report.tables import markdown
 from sepnorm.studies.drawing import DRAWERS, Drawn
 from sepnorm.studies.plan import Part, Study, configs_of
-from sepnorm.training.trainer import Report
 
 
 def run_study(
@@ -26,7 +26,7 @@ def run_study(
     given: Mapping[str, Any],
     folder: Path,
     launcher: str = "local",
-    start: Callable[[str, int], Report | None] | None = None,
+    watch: Watch | None = None,
 ) -> Path:
     """Runs the parts of a study, reusing what is finished, and writes its page, ``.md`` and ``.json``; returns the page's path."""
     if study.draw == "calibration":
@@ -34,7 +34,7 @@ def run_study(
 
         drawn = survival(given)
     else:
-        drawn = DRAWERS[study.draw]([(part, _compare(part, given, folder, launcher, start)) for part in parts])
+        drawn = DRAWERS[study.draw]([(part, _compare(part, given, folder, launcher, watch)) for part in parts])
     return _write(name, study.title, drawn, folder)
 
 
@@ -43,13 +43,13 @@ def _compare(
     given: Mapping[str, Any],
     folder: Path,
     launcher: str,
-    start: Callable[[str, int], Report | None] | None,
+    watch: Watch | None,
 ) -> Comparison:
     base, configs = configs_of(part, given)
     domain = open_domain(part.domain)
     place = folder / part.folder
     try:
-        return compare(domain.recipe, domain.metrics, base, configs, range(part.seeds), place, launcher, start)
+        return compare(domain.recipe, domain.metrics, base, configs, range(part.seeds), place, launcher, watch)
     except UnreadableDataError as error:
         raise SepNormError(
             f"the data of {part.name}, {base.data}, cannot be had here: download it where there is a network (datasets and hubs "

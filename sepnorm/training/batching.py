@@ -65,13 +65,13 @@ class Steps(Dataset):
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         chosen = self.chosen(number)
-        return self.samples.make(chosen, share(len(chosen)), seeded(self.config.seed, number, 2))
+        return self.samples.make(chosen, share(len(chosen)), seeded(self.config.order_seed, number, 2))
 
     def chosen(self, number: int) -> Tensor:
         """The numbers of the samples in a batch."""
         epoch, place = divmod(number, self.per_epoch)
         if epoch != self._epoch:
-            self._epoch, self._order = epoch, self.samples.ordered(self.batch, seeded(self.config.seed, epoch, 1))
+            self._epoch, self._order = epoch, self.samples.ordered(self.batch, seeded(self.config.order_seed, epoch, 1))
         return self._order[place * self.batch : (place + 1) * self.batch]
 
     def named(self, step: int) -> str:
@@ -128,7 +128,7 @@ class StreamedSteps(Steps):
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         chosen = self.chosen(number)
-        return self.samples.make(chosen, slice(None), seeded(self.config.seed, number * world() + rank(), 2))
+        return self.samples.make(chosen, slice(None), seeded(self.config.order_seed, number * world() + rank(), 2))
 
     def chosen(self, number: int) -> Tensor:
         """The places in the buffer of this process's part of a batch."""
@@ -145,7 +145,7 @@ class StreamedSteps(Steps):
         own = self.batch // world()
         self.samples = self.read(self.source.take(self.per_buffer * own))
         number = self._next * world() + rank()
-        self._order = self.samples.ordered(own, seeded(self.config.seed, number, 1))
+        self._order = self.samples.ordered(own, seeded(self.config.order_seed, number, 1))
         self._buffer, self._next = self._next, self._next + 1
 
     def named(self, step: int) -> str:

@@ -26,6 +26,7 @@ class ArmConfig(BaseModel):
     num_cls: int = Field(1, ge=1)  # how many leading tokens have the norm of [CLS]
     momentum: float = Field(0.1, gt=0, le=1)  # of the running statistics of batch norms
     seed: int = Field(0, ge=0, lt=2**31)  # of weights, order, crops and masks
+    varies: Literal["all", "weights", "order"] = "all"  # what seeds change: the rest is that of seed 0
     uniformity_weight: float = Field(0.0, ge=0)  # lambda of the paper
     uniformity_form: Literal["squared", "inner"] = "squared"  # of U-MAE's code, or the paper's inner product
     uniformity_on: Literal["cls", "tokens", "both"] = "cls"  # what is spread
@@ -52,6 +53,16 @@ class ArmConfig(BaseModel):
         from sepnorm.layer.kinds import NormSpec  # torch is not needed to read settings
 
         return NormSpec.parse(self.norm).uses_batch
+
+    @property
+    def weights_seed(self) -> int:
+        """Of the first weights."""
+        return 0 if self.varies == "order" else self.seed
+
+    @property
+    def order_seed(self) -> int:
+        """Of order, crops, masks and dropout."""
+        return 0 if self.varies == "weights" else self.seed
 
     @property
     def arm(self) -> str:

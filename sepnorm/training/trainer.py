@@ -163,7 +163,7 @@ def _trainer(
         max_grad_norm=config.clip,
         optim="adamw_torch_fused" if device.type in ("cpu", "cuda") else "adamw_torch",
         bf16=uses_bfloat16(config.precision, device),
-        seed=config.seed,
+        seed=config.order_seed,
         save_strategy="steps",
         save_steps=every,
         logging_strategy="no",

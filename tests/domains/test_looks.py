@@ -13,6 +13,7 @@ from models import text_model
 import sepnorm
 from sepnorm.domains import open_domain
 from sepnorm.domains.images.config import PRESETS
+from sepnorm.domains.images.data import load_images
 from sepnorm.domains.images.look import look_at
 from sepnorm.domains.planning import default_folder
 from sepnorm.domains.settings import meanings_of
@@ -146,9 +147,24 @@ def test_idx_files_and_tables_are_looked_at(tmp_path):
     assert (seen.train, seen.test, seen.size, seen.classes) == (8, 2, (20, 10), ("class0", "class1"))
 
 
-def test_the_digits_are_as_many_as_is_said():
-    from sepnorm.domains.images.data import load_images
+@pytest.mark.parametrize("split", [True, False])
+def test_a_parquet_file_is_counted_by_its_narrow_columns(tmp_path, split):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
+    files = sorted(Path(draw(tmp_path / "t", (8, 8), count=100)).rglob("*.png"))
+    columns: dict[str, list] = {"image": [{"bytes": file.read_bytes(), "path": None} for file in files]}
+    columns["label"] = [file.parent.name for file in files]
+    if split:
+        columns["split"] = ["test" if number % 4 == 0 else "train" for number in range(len(files))]
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    seen = look_at(str(tmp_path / "t.parquet"))
+    data = load_images(str(tmp_path / "t.parquet"), 8, 3)
+    assert (seen.train, seen.test) == (len(data.train), len(data.test)) == ((75, 25) if split else (80, 20))
+    assert seen.classes == tuple(data.train.classes) and seen.size == (8, 8)
+
+
+def test_the_digits_are_as_many_as_is_said():
     seen, data = look_at("digits"), load_images("digits", 8, 1)
     assert (seen.train, seen.test) == (len(data.train), len(data.test)) and seen.classes == tuple(data.train.classes)
 
@@ -246,7 +262,7 @@ def test_two_comparisons_of_different_data_do_not_meet(run, tmp_path):
 def test_a_dry_run_says_what_it_would_take_and_does_nothing(run, tmp_path):
     code, out, err = run("compare", "images", "--dry-run")
     assert code == 0, err
-    assert "Training a masked autoencoder of 4 blocks" in out and "9 runs, 800 steps each, " in out
+    assert "Training a masked autoencoder of 4 blocks" in out and "18 runs, 320 steps each, " in out
     assert "a run and" in out and "in all" in out and "Disk: about" in out and "Folder: runs/compare-images-demo" in out
     code, out, err = run("pretrain", "molecules", "--dry-run", "--max-steps", "7")
     assert code == 0 and "1 run, 7 steps each, " in out, err

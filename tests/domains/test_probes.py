@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from sepnorm import SepNormError
-from sepnorm.domains.probes import STRENGTHS, Split, choosing, knn_probe, linear_probe, linear_probes, probe
+from sepnorm.domains.probes import (
+    STRENGTHS,
+    Split,
+    both_linear_probes,
+    choosing,
+    knn_probe,
+    linear_probe,
+    linear_probes,
+    probe,
+)
 
 
 def clouds(classes: int, dim: int = 6, distance: float = 8.0, each: int = 20) -> Split:
@@ -74,11 +83,13 @@ def test_both_probes_together_are_each_by_itself():
     split = clouds(6, distance=1.5)
     split.train[:, 0] *= 30
     split.test[:, 0] *= 30
-    together = linear_probes(split, [False, True])
+    together = [each.scores for each in linear_probes(split, [False, True])]
     assert together == [linear_probe(split, standardise=each) for each in (False, True)]
     assert together[0] != together[1]
     found = probe(split, ["linear"])
     assert set(found) == {"linear_top1", "linear_top5", "linear_bn_top1", "linear_bn_top5"}
+    right = both_linear_probes(split)[1]
+    assert right.shape == split.test_labels.shape and float(right.double().mean()) == found["linear_top1"]
     assert found["linear_bn_top1"] == together[1]["top1"] and found["linear_top5"] == together[0]["top5"]
 
 
@@ -108,11 +119,11 @@ def test_features_in_a_file_are_probed_as_those_in_memory(tmp_path, monkeypatch)
     split = clouds(4, distance=1.5)
     file = np.memmap(tmp_path / "x", np.float32, "w+", shape=tuple(split.train.shape))
     file[:] = split.train.numpy()
-    wanted = linear_probes(split, [False, True])
+    wanted = [each.scores for each in linear_probes(split, [False, True])]
     monkeypatch.setattr(linear_heads, "_RESIDENT", 0)
     monkeypatch.setattr(linear_heads, "_ROWS", (16, 16))
     found = Split(torch.from_numpy(file), split.train_labels, split.test, split.test_labels)
-    assert linear_probes(found, [False, True]) == wanted
+    assert [each.scores for each in linear_probes(found, [False, True])] == wanted
 
 
 def test_top5_is_there_only_with_more_than_five_classes():

@@ -60,11 +60,36 @@ def metrics(folder, count=4):
     return [json.loads((folder / str(seed) / "metrics.json").read_text()) for seed in range(count)]
 
 
+class Watching:
+    """Keeps what it is told."""
+
+    def __init__(self, seen: list[tuple]) -> None:
+        self.seen, self.ended = seen, []
+
+    def expect(self, arms, seeds) -> None:
+        raise AssertionError("only a comparison knows what to expect")
+
+    def start(self, arm, seed):
+        return lambda *progress: self.seen.append((seed, *progress))
+
+    def finish(self, arm, seed, failed=False) -> None:
+        self.ended.append((seed, failed))
+
+
+def test_what_was_finished_before_is_told_too(tmp_path):
+    run_jobs(jobs(tmp_path))
+    watch = Watching([])
+    run_jobs(jobs(tmp_path), "local", watch)
+    assert watch.ended == [(seed, False) for seed in range(4)] and not watch.seen
+
+
 def test_runs_side_by_side_have_their_own_process_and_threads_and_tidy_up(tmp_path, monkeypatch):
     monkeypatch.setattr("sepnorm.experiment.launchers.places", lambda config: 2)
-    seen = []
-    run_jobs(jobs(tmp_path, data="tidy"), "local", lambda arm, seed: lambda *progress: seen.append((seed, *progress)))
+    seen: list[tuple] = []
+    watch = Watching(seen)
+    run_jobs(jobs(tmp_path, data="tidy"), "local", watch)
     found = metrics(tmp_path)
+    assert sorted(watch.ended) == [(seed, False) for seed in range(4)]
     processes = {run["process"] for run in found}
     assert 1 <= len(processes) <= 2 and os.getpid() not in processes
     assert {run["threads"] for run in found} == {1}
@@ -102,12 +127,13 @@ def test_what_goes_wrong_in_a_process_is_told(tmp_path, monkeypatch, data, error
 def test_control_c_stops_all_and_says_how_to_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr("sepnorm.experiment.launchers.places", lambda config: 2)
 
-    def interrupt(arm, seed):
-        return lambda *progress: os.kill(os.getpid(), signal.SIGINT) if seed == 1 else None
+    class Interrupting(Watching):
+        def start(self, arm, seed):
+            return lambda *progress: os.kill(os.getpid(), signal.SIGINT) if seed == 1 else None
 
     begun = time.monotonic()
     with pytest.raises(InterruptedRunError, match="the same command goes on"):
-        run_jobs(jobs(tmp_path, 2, data="slow"), "local", interrupt)
+        run_jobs(jobs(tmp_path, 2, data="slow"), "local", Interrupting([]))
     assert time.monotonic() - begun < 200  # not the four minutes that the runs would have slept
 
 
@@ -118,8 +144,10 @@ def test_workers_end_when_the_parent_is_killed(tmp_path):
         "from pathlib import Path\n"
         "if __name__ == '__main__':\n"
         "    launchers.places = lambda config: 2\n"
-        f"    launchers.run_jobs(t.jobs(Path({str(tmp_path)!r}), 2, data='slow'), 'local',\n"
-        "        lambda arm, seed: lambda *progress: print('under way', flush=True))\n"
+        "    class Saying(t.Watching):\n"
+        "        def start(self, arm, seed):\n"
+        "            return lambda *progress: print('under way', flush=True)\n"
+        f"    launchers.run_jobs(t.jobs(Path({str(tmp_path)!r}), 2, data='slow'), 'local', Saying([]))\n"
     )
     script = tmp_path / "main.py"
     script.write_text(code)

@@ -16,10 +16,11 @@ from sepnorm.domains.images.domain import METRICS
 from sepnorm.domains.images.pictures import reconstructions
 from sepnorm.domains.molecules.pictures import draw
 from sepnorm.experiment.comparison import Arm, Comparison
+from sepnorm.geometry import singular_values
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, lambda_lines
 from sepnorm.report.comparison_page import headline, write_comparison
 from sepnorm.report.diagnosis import Points
-from sepnorm.report.figures import embedding_map
+from sepnorm.report.figures import embedding_map, spectrum
 from sepnorm.report.page import Section, write_page
 from sepnorm.report.runs import diagnosis_of, read_layers
 from sepnorm.report.selection import references, shown_arms
@@ -82,6 +83,32 @@ def test_tables_say_by_how_much_and_whether_it_is_decided(tmp_path):
     assert rows[0][1].endswith("worse") and rows[1][1].endswith("better")
     assert not any(cell.endswith(("better", "worse", "undecided")) for row in rows for cell in row[2:])  # not judged
     assert "undecided (+0.05, 1 seed)" in headline(comparison(tmp_path / "one", seeds=1))
+
+
+def test_a_spectrum_does_not_fall_where_a_norm_leaves_a_zero():
+    rows = torch.nn.functional.layer_norm(torch.randn(500, 16, generator=torch.Generator().manual_seed(0)), (16,))
+    values = singular_values(rows).tolist()
+    assert values[-1] < 1e-5 * values[0]  # outputs of a LayerNorm sum to 0
+    (line,) = spectrum({"ln": values}).data
+    assert len(line.x) == 15 and min(line.y) > 0.1
+    low = spectrum({"two of four": [1.0, 0.5, 1e-9, 0.0]})
+    assert list(low.data[0].x) == [1, 2] and low.layout.xaxis.range == (0, 5)
+    assert list(spectrum({"nothing": [0.0, 0.0]}).data[0].y) == [1.0]
+
+
+@pytest.mark.slow
+def test_a_page_of_eight_arms_and_ten_seeds_is_small(tmp_path):
+    norms = ("ln", "bn", "bn+ln", "bn+bn", "ln+ln", "ln+bn", "rms", "bn+rms")
+    found = comparison(tmp_path, [{"norm": norm} for norm in norms], seeds=10)
+    rng = np.random.default_rng(1)
+    for arm in found.arms:
+        for seed, folder in arm.folders.items():
+            arm.losses[seed] = [(step, 1 / step + rng.random()) for step in range(1, 5000)]
+            if seed == 0:  # the seed that figures are of
+                cloud = {"cls": rng.standard_normal((2000, 64)), "tokens": rng.standard_normal((4096, 64))}
+                np.savez(folder / "embeddings.npz", **cloud, labels=rng.integers(0, 10, 2000))
+    page = write_comparison(tmp_path / "report.html", "Eight arms", found)
+    assert page.stat().st_size < 8e6
 
 
 def test_only_what_is_decided_is_marked(tmp_path):
@@ -208,7 +235,7 @@ def test_many_arms_have_full_tables_and_few_figures(tmp_path):
         page.count(f"<tr><td>{found.arms[7].name}</td>") == 6
     )  # summary, means, difference, verdict, and measures of two
     assert page.count('class="plot"') == 1 + 2 + 3 + 3 + 6 + 2
-    assert "<h2>Of a domain</h2>6 arms, seed 0" in page
+    assert "<summary><h2>Of a domain</h2></summary>6 arms, seed 0" in page
     assert f"of {len(found.arms) - 2} arms" in headline(found) and len(headline(found)) < 300  # one has no value
     assert len(against_uniformity(found)[0].data) == 2  # by norm
 

@@ -7,7 +7,7 @@ import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +22,7 @@ from sepnorm.data.records import (
     rows_of,
     said,
 )
-from sepnorm.data.tables import TABLES, suffix_of
+from sepnorm.data.tables import TABLES, parquet_batches, suffix_of, unreadable
 from sepnorm.domains.images.places import HELD_OUT, KNOWN, idx_files, is_for_training, split_folders
 from sepnorm.errors import SepNormError
 from sepnorm.files import regular_files, require_file
@@ -93,16 +93,20 @@ def _images_below(folder: Path) -> list[Path]:
 def _of_rows(
     source: str, rows: Iterator[dict[str, Any]], column: str | None, label: str | None, table: Path | None
 ) -> Seen:
-    """Headers of the first images; a table on the disk whose images are files is also counted."""
+    """Headers of the first images; a table on the disk is also counted."""
     first = list(islice(rows, _HEADERS))
     chosen, labels = image_columns(first[0], column, label, source)
     size, grey = _headers(source, [place_of(row.get(chosen), table) for row in first])
-    if table is None or suffix_of(table) == ".parquet":
+    if table is None:
         return Seen(None, None, size, grey, None)
+    if suffix_of(table) == ".parquet":  # of which the columns without images are read alone
+        counted = _narrow_rows(table, [name for name in ("split", labels) if name in first[0]])
+    else:
+        counted = chain(first, rows)
     train = test = 0
     classes: set[str] = set()
     unknown = labels is None
-    for number, row in enumerate(first + list(islice(rows, _COUNTED))):
+    for number, row in enumerate(islice(counted, _COUNTED + 1)):
         split = said(row, "split")
         if is_for_training(split) if split is not None else number % HELD_OUT != HELD_OUT - 1:
             train += 1
@@ -114,6 +118,17 @@ def _of_rows(
     few = train + test <= _COUNTED
     names = None if unknown else tuple(sorted(classes))
     return Seen(train if few else None, test if few else None, size, grey, names)
+
+
+def _narrow_rows(table: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a parquet file with some of their columns."""
+    try:
+        for batch in parquet_batches(table, _COUNTED, columns):
+            yield from batch.to_pylist() if columns else [{}] * batch.num_rows
+    except SepNormError:
+        raise
+    except Exception as error:  # whatever damage makes pyarrow raise
+        raise unreadable(str(table), error) from error
 
 
 def _headers(source: str, contents: Sequence[Any]) -> tuple[tuple[int, int], bool]:

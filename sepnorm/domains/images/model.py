@@ -22,7 +22,9 @@ class MaskedAutoencoder(nn.Module):
 
         super().__init__()
         self.settings = config
-        torch.manual_seed(config.seed)  # every norm starts from the same weights: those that convert adds are constants
+        torch.manual_seed(
+            config.weights_seed
+        )  # every norm starts from the same weights: those that convert adds are constants
         self.mae = ViTMAEForPreTraining(
             ViTMAEConfig(
                 image_size=config.image_size,

@@ -21,7 +21,7 @@ from sepnorm.domains.images.pictures import FILE as RECONSTRUCTIONS
 from sepnorm.domains.images.pictures import reconstruct
 from sepnorm.domains.images.places import one_class
 from sepnorm.domains.images.streaming import ImageStream
-from sepnorm.domains.probes import Split, centred, knn_probe, linear_probe, probe, shape, whitened
+from sepnorm.domains.probes import Split, both_linear_probes, centred, knn_probe, linear_probe, shape, whitened
 from sepnorm.errors import SepNormError
 from sepnorm.experiment.runs import Outcome
 from sepnorm.surgery import model_call as feed
@@ -105,7 +105,7 @@ class ImageRecipe:
                     config, len(encoded), lambda rows: stream.decode(encoded[row] for row in rows.tolist())
                 )
 
-            steps = StreamedSteps(config, config.stream, stream.open(config.seed), read)
+            steps = StreamedSteps(config, config.stream, stream.open(config.order_seed), read)
         return model, train(model, steps, folder, report)
 
     def _samples(self, config: ImageConfig, count: int, take: Callable[[Tensor], Tensor]) -> Samples:
@@ -166,16 +166,19 @@ class ImageRecipe:
         train_cls, train_mean = self.encode(model, self.data.train)
         test_cls, test_mean = self.encode(model, self.data.test)
         metrics: dict[str, float] = {}
+        right: dict[str, Tensor] = {}
         for name, rows, test_rows in (("cls", train_cls, test_cls), ("mean", train_mean, test_mean)):
             found: dict[str, float] = {}
             if self.data.train.labels is not None and self.data.test.labels is not None:
                 labels = (self.data.train.labels, self.data.test.labels)
-                found = probe(Split(rows, labels[0], test_rows, labels[1]))
+                split = Split(rows, labels[0], test_rows, labels[1])
+                found, right[name] = both_linear_probes(split)
+                found["knn"] = knn_probe(split)
                 for way, change in (("centred", centred), ("whitened", whitened)):
                     both = change(rows, rows), change(rows, test_rows)
                     found[f"{way}_knn"] = knn_probe(Split(both[0], labels[0], both[1], labels[1]))
             metrics |= {f"{name}_{key}": value for key, value in (found | shape(test_rows)).items()}
-        embeddings = {"cls": test_cls, "mean": test_mean}
+        embeddings = {"cls": test_cls, "mean": test_mean} | {f"{name}_right": each for name, each in right.items()}
         if self.data.test.labels is not None:
             embeddings["labels"] = self.data.test.labels
         return metrics, embeddings

@@ -38,7 +38,9 @@ class MoleculeModel(nn.Module):
     def __init__(self, config: MoleculeConfig) -> None:
         super().__init__()
         self.settings = config
-        torch.manual_seed(config.seed)  # every norm starts from the same weights: those that convert adds are constants
+        torch.manual_seed(
+            config.weights_seed
+        )  # every norm starts from the same weights: those that convert adds are constants
         self.graphormer = GraphormerModel(
             GraphormerConfig(
                 features=config.features,

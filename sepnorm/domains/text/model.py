@@ -21,7 +21,7 @@ class SimCSE(nn.Module):
         super().__init__()
         self.encoder, self.settings, self.predictor = encoder, config, predictor
         width = encoder.config.hidden_size
-        torch.manual_seed(config.seed)  # the head starts from the same weights in every arm
+        torch.manual_seed(config.weights_seed)  # the head starts from the same weights in every arm
         linear = nn.Linear(width, width)
         nn.init.normal_(linear.weight, std=getattr(encoder.config, "initializer_range", 0.02))
         nn.init.zeros_(linear.bias)

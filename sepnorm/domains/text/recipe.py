@@ -113,7 +113,7 @@ class TextRecipe:
             steps = Steps(config, self._samples(config, self.corpus, self.tokens), "linear")  # as SimCSE has it
         else:
             steps = StreamedSteps(
-                config, config.stream, self.stream.open(config.seed), partial(self._read, config), "linear"
+                config, config.stream, self.stream.open(config.order_seed), partial(self._read, config), "linear"
             )
         selection = None
         if self.development is not None:

@@ -44,7 +44,7 @@ class Start:
         if self.pretrained:
             encoder, predictor = copy.deepcopy((self.encoder, self.predictor))  # together: they share a weight
             return encoder, predictor
-        torch.manual_seed(config.seed)
+        torch.manual_seed(config.weights_seed)
         settings = _scratch_settings(config, len(self.tokenizer), self.longest)
         return scratch_predictor(settings, bool(config.masked_weight))
 
