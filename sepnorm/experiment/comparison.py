@@ -97,14 +97,14 @@ class Comparison:
         """The verdict on every other arm by the primary metric, against the baseline or another arm, by the arm's name.
 
         They are corrected for the number of arms. Where seeds were added one by one, an arm keeps the first verdict that it got.
-        An arm without a finite difference is left out.
+        An arm without a finite difference is left out, and the baseline itself, which has its verdict with the other arm's.
         """
         metric, baseline = self.primary, to or self.arms[0]
         if metric is None:
             return {}
         gaps = {
             arm.name: list(paired(arm.values(metric.key), baseline.values(metric.key)).values())
-            for arm in self.arms
+            for arm in self.arms[1:]
             if arm is not baseline
         }
         gaps = {name: found for name, found in gaps.items() if found and all(map(math.isfinite, found))}

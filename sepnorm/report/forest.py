@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from sepnorm.experiment.comparison import Arm, Comparison, paired
@@ -17,7 +19,7 @@ def forest(comparison: Comparison) -> list[Any]:
     metric = comparison.primary
     if metric is None or not comparison.decisions():
         return []
-    rows = [(arm, to) for to in references(comparison) for arm in shown_arms(comparison) if arm is not to]
+    rows = [(arm, to) for to in references(comparison) for arm in shown_arms(comparison)[1:] if arm is not to]
     side = "right" if metric.higher_is_better else "left"
     title = f"Paired differences in {metric.name}: {side} of the line is better"
     found = figure(title, f"difference in {metric.name}", "", height=110 + _ROW * len(rows), showlegend=False)
@@ -26,8 +28,9 @@ def forest(comparison: Comparison) -> list[Any]:
     found.add_vrect(x0=-margin, x1=margin, fillcolor="#888888", opacity=0.15, line_width=0)
     found.add_vline(x=0, line={"color": "#888888", "width": 1})
     places = {arm.name: number for number, arm in enumerate(comparison.arms)}
+    middle = _middle(comparison, rows)
     for (arm, to), name in zip(rows, names, strict=True):
-        _row(found, comparison, arm, to, name, COLOURS[places[arm.name] % len(COLOURS)])
+        _row(found, comparison, arm, to, name, COLOURS[places[arm.name] % len(COLOURS)], middle)
     found.update_layout(hovermode="closest", margin={"l": 20, "r": 20, "t": 10, "b": 50})
     found.update_yaxes(
         categoryorder="array", categoryarray=names[::-1], automargin=True, range=[-0.6, len(rows) - 0.4], showgrid=False
@@ -36,7 +39,16 @@ def forest(comparison: Comparison) -> list[Any]:
     return [found]
 
 
-def _row(found: Any, comparison: Comparison, arm: Arm, to: Arm, name: str, colour: str) -> None:
+def _middle(comparison: Comparison, rows: Sequence[tuple[Arm, Arm]]) -> float:
+    """Half-way between the outermost dots: words begin or end at a mean, on the side that has more room."""
+    metric = comparison.primary
+    assert metric is not None
+    values = [gap for arm, to in rows for gap in paired(arm.values(metric.key), to.values(metric.key)).values()]
+    finite = [value for value in values if math.isfinite(value)]
+    return (min(finite) + max(finite)) / 2
+
+
+def _row(found: Any, comparison: Comparison, arm: Arm, to: Arm, name: str, colour: str, middle: float) -> None:
     """Dots for seeds, and a diamond with the interval and the verdict above it."""
     metric = comparison.primary
     assert metric is not None
@@ -64,7 +76,7 @@ def _row(found: Any, comparison: Comparison, arm: Arm, to: Arm, name: str, colou
             "color": colour,
         },
         text=[f"<b>{_VERDICTS[decision.verdict]}</b> {decision}"],
-        textposition="top center",
+        textposition="top right" if decision.mean < middle else "top left",
         mode="markers+text",
         marker={"size": 11, "symbol": "diamond", "color": colour},
         hovertemplate="%{text}<extra></extra>",
