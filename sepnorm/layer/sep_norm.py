@@ -31,9 +31,12 @@ class Padding(Protocol):
 
 @dataclass(eq=False)
 class Origin:
-    """What stood where ``convert`` put a layer, and whether the layer has been trained since."""
+    """What stood where ``convert`` put a layer, and whether the layer has been trained since.
 
-    module: nn.Module
+    ``module`` is None where the model came from a file without it, which other libraries write.
+    """
+
+    module: nn.Module | None
     kind: str
     trained_before: bool = False  #: up to when the state was last remembered
     state: dict[str, Tensor] = field(default_factory=dict)

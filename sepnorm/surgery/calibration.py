@@ -197,6 +197,9 @@ def freeze(model: nn.Module) -> nn.Module:
         raise SepNormError(
             f"{type(model).__name__} has no SepNorm layer with batch statistics, so there is nothing to freeze."
         )
+    from sepnorm.surgery.config_trace import write_trace  # which knows how norms are built, and so knows this file
+
+    write_trace(model)
     return model
 
 

@@ -14,6 +14,7 @@ from sepnorm.layer import TokenNorm
 from sepnorm.layer.kinds import KINDS, NormSpec, short_name
 from sepnorm.surgery.calibration import Matched, measure_norms
 from sepnorm.surgery.choice import Choice, choose, require_choice
+from sepnorm.surgery.config_trace import write_trace
 from sepnorm.surgery.padding import contexts
 from sepnorm.surgery.replacement import build_layer, replace_modules, restore_fast_path, settle, spec_of
 from sepnorm.surgery.reports import ConversionReport, SiteReport
@@ -76,6 +77,7 @@ def convert(
     new = {site.path: build_layer(spec, site, num_cls, matched.get(site.path, {})) for site in changing}
     replace_modules(model, {id(site.module): new[site.path] for site in changing})
     settle(model)
+    write_trace(model)
     reports = [
         SiteReport(
             site.path, short_name(site.kind), str(spec) if site.path in new else short_name(site.kind),
@@ -98,6 +100,12 @@ def revert(model: nn.Module) -> ConversionReport:
         raise SepNormError(
             f"{type(model).__name__} has no norm that sepnorm.convert put in: there is nothing to revert."
         )
+    lost = next((path for path, layer in layers if layer.origin is not None and layer.origin.module is None), None)
+    if lost is not None:
+        raise SepNormError(
+            f"the norm that stood at {lost} is not in the folder that this model was loaded from: only sepnorm.save keeps norms "
+            "that a conversion took out. Load the model from before the conversion."
+        )
     parameters = _count(model)
     reports, back = [], {}
     for path, layer in layers:
@@ -108,13 +116,14 @@ def revert(model: nn.Module) -> ConversionReport:
         context.detach(model)
     replace_modules(model, back)
     restore_fast_path(model)
+    write_trace(model)
     return ConversionReport(type(model).__name__, "what it was", reports, _count(model) - parameters)
 
 
 def _restored(layer: TokenNorm) -> tuple[nn.Module, str]:
     """The norm to put back, and what was kept and dropped."""
     origin = layer.origin
-    assert origin is not None
+    assert origin is not None and origin.module is not None
     token_norm = layer._places()[1]
     current = next(layer.parameters(), None)
     old = origin.module
