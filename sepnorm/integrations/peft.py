@@ -35,6 +35,8 @@ def keep_norms(model: nn.Module, config: Any) -> Any:
             "an adapter that leaves positions alone, such as LoRA."
         )
     if not hasattr(config, "modules_to_save"):
-        raise SepNormError(f"a {type(config).__name__} keeps no further modules: use one with modules_to_save, as LoRA.")
+        raise SepNormError(
+            f"a {type(config).__name__} keeps no further modules: use one with modules_to_save, as LoRA."
+        )
     config.modules_to_save = [*(config.modules_to_save or []), *paths]
     return config

@@ -25,7 +25,7 @@ from sepnorm.surgery.opening.models import fetched, names_separate_norms, open_m
 from sepnorm.surgery.opening.settings import named, read_named, regular
 from sepnorm.surgery.replacement import GUARD
 from sepnorm.surgery.site_records import ORIGINAL, describe_site, rebuild, vet_sites
-from sepnorm.surgery.weights import require_values
+from sepnorm.surgery.weights import require_values, require_whole
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS = "sepnorm.json", "sepnorm.safetensors"
@@ -43,6 +43,7 @@ def save(model: nn.Module, folder: str | Path) -> Path:
         raise SepNormError(
             f"{type(model).__name__} has no separate norms: save it by its own library, or convert it first."
         )
+    require_whole(model)
     require_values(model)
     folder = _place(folder)
     try:
