@@ -18,6 +18,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from sepnorm.errors import SepNormError
 from sepnorm.surgery.config_trace import LOCK, METHOD, vet_trace, write_trace
 from sepnorm.surgery.opening.sizes import names_of
+from sepnorm.surgery.replacement import GUARD
 from sepnorm.surgery.site_records import rebuild
 
 
@@ -90,20 +91,20 @@ def _require_tensors(model: Any, sites: list[dict[str, Any]], files: Any) -> Non
     """
     if not files or not all(str(file).endswith(".safetensors") for file in files):
         return
-    found = Counter(_end(name) for name in names_of(map(Path, files)))
-    for site in sites:
-        for name in model.get_submodule(site["path"]).state_dict():
-            end = _end(f"{site['path']}.{name}")
-            found[end] -= 1
-            if found[end] < 0:
-                raise SepNormError(
-                    f"the config says that {site['path']} of this {type(model).__name__} has separate norms, and the weights have "
-                    f"no {name} for it: take the weights and the config from one place."
-                )
-
-
-def _end(name: str) -> str:
-    return ".".join(name.split(".")[-3:])
+    names = names_of(map(Path, files))
+    wanted = [
+        (site["path"], f".{site['path'].rpartition('.')[2]}.{name}")
+        for site in sites
+        for name in model.get_submodule(site["path"]).state_dict()
+        if name != GUARD
+    ]
+    for end, count in Counter(end for _, end in wanted).items():
+        if sum(f".{name}".endswith(end) for name in names) < count:
+            path = next(path for path, its_end in wanted if its_end == end)
+            raise SepNormError(
+                f"the config says that {path} of this {type(model).__name__} has separate norms, and the weights have none for it "
+                f"(…{end}): take the weights and the config from one place."
+            )
 
 
 def _register_lock() -> None:

@@ -42,7 +42,11 @@ def _trainer(folder: Path, model: Any, **options: Any) -> Any:
         report_to=[], disable_tqdm=True, **options,
     )  # fmt: skip
     return SentenceTransformerTrainer(
-        model, arguments, train_dataset=rows, eval_dataset=rows.select(range(8)), loss=MultipleNegativesRankingLoss(model)
+        model,
+        arguments,
+        train_dataset=rows,
+        eval_dataset=rows.select(range(8)),
+        loss=MultipleNegativesRankingLoss(model),
     )
 
 

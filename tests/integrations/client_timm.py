@@ -32,7 +32,9 @@ TIMM = _timm()
 
 def _model() -> Any:
     torch.manual_seed(0)
-    model = TIMM.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, embed_dim=32, num_heads=4, num_classes=5)
+    model = TIMM.create_model(
+        "vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, embed_dim=32, num_heads=4, num_classes=5
+    )
     if "without" not in sys.argv:
         import sepnorm
 

@@ -10,7 +10,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import matrix
 
-
 ALL = [(library, case) for library in matrix.LIBRARIES for case in matrix.cases(library)]
 
 
