@@ -87,13 +87,13 @@ def _sites_in(model: Any, sites: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _require_tensors(model: Any, sites: list[dict[str, Any]], files: Any) -> None:
     """Refuses weights without those of separate norms, which transformers would draw afresh.
 
-    Files may have other names for what is around a norm, so the ends of names are counted.
+    Files may have other names for a norm and for what is around it, so the ends of names are counted.
     """
     if not files or not all(str(file).endswith(".safetensors") for file in files):
         return
     names = names_of(map(Path, files))
     wanted = [
-        (site["path"], f".{site['path'].rpartition('.')[2]}.{name}")
+        (site["path"], f".{name}")
         for site in sites
         for name in model.get_submodule(site["path"]).state_dict()
         if name != GUARD
