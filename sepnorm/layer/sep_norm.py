@@ -158,6 +158,11 @@ class TokenNorm(WideStatistics):
 
     def _complaint(self, x: Any) -> str:
         layout = "(batch, tokens, channels)" if self.token_dim == 1 else "(tokens, batch, channels)"
+        if isinstance(x, torch.fx.Proxy):
+            return (
+                f"torch.fx cannot look into a {type(self).__name__}, whose way depends on its input: name it a leaf "
+                "(Tracer.is_leaf_module), or use torch.export."
+            )
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = f"one of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
             return f"{type(self).__name__} takes a tensor {layout} of floating-point numbers, found {kind}."
