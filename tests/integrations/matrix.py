@@ -1,4 +1,7 @@
-"""Every client in three processes: one that writes, one that reads, one that reads without sepnorm."""
+"""Every client in three processes: one that writes, one that reads, one that reads without sepnorm.
+
+python tests/integrations/matrix.py        # runs all, and writes the table in docs/use/index.md
+"""
 
 from __future__ import annotations
 
@@ -51,3 +54,33 @@ def seen(library: str) -> dict[str, dict[str, dict[str, Any]]]:
             missing = [name for name in found if what not in found[name]]
             assert not missing, f"{missing[0]} was not {what}: {done.stderr[-3000:]}"
     return found
+
+
+NAMES = {"sentence_transformers": "sentence-transformers", "lightning": "Lightning"}
+PAGE = ROOT / "docs/use/index.md"
+_BEGIN, _END = "<!-- matrix -->\n", "<!-- end -->"
+
+
+def table() -> str:
+    """What works and what does not, as Markdown. The tests of the matrix hold each row to it."""
+    from refusals import REFUSALS
+
+    rows = ["| library | what | | why |", "|---|---|---|---|"]
+    for library in LIBRARIES:
+        rows += [f"| {NAMES.get(library, library)} | {case} | works | |" for case in cases(library)]
+    rows += ["| torch | FSDP2, FSDP1: trained, whole state saved and loaded | works | |"]
+    rows += [f"| {each.library} | {each.what} | refused | {each.sentence} |" for each in REFUSALS]
+    return "\n".join(rows) + "\n"
+
+
+def written(page: str) -> str:
+    """The page with the table in its place."""
+    start, end = page.index(_BEGIN) + len(_BEGIN), page.index(_END)
+    return f"{page[:start]}\n{table()}\n{page[end:]}"
+
+
+if __name__ == "__main__":
+    for name in LIBRARIES:
+        for case, ways in seen(name).items():
+            assert ways["read"].get("distance", 1) <= 1e-6 and "error" in ways["without"], (name, case, ways)
+    PAGE.write_text(written(PAGE.read_text()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import matrix
+import refusals
+
+from sepnorm import SepNormError
 
 ALL = [(library, case) for library in matrix.LIBRARIES for case in matrix.cases(library)]
 
@@ -40,3 +44,14 @@ def test_without_sepnorm_a_sentence_says_what_to_do(library):
     skip_if_absent(library)
     for case in matrix.seen(library).values():
         assert "import sepnorm" in case["without"]["error"]
+
+
+@pytest.mark.parametrize("refusal", refusals.REFUSALS, ids=lambda each: f"{each.library}: {each.what}")
+def test_what_does_not_work_says_so(refusal, tmp_path):
+    with pytest.raises((SepNormError, RuntimeError), match=re.escape(refusal.sentence)):
+        refusal.attempt(tmp_path)
+
+
+def test_the_table_of_the_page_is_that_of_the_matrix():
+    page = matrix.PAGE.read_text()
+    assert page == matrix.written(page)
