@@ -47,6 +47,13 @@ def write_trace(model: nn.Module) -> None:
             config.fusion_config = {**(getattr(config, "fusion_config", None) or {}), LOCK: False}
 
 
+def without_trace(config: Any) -> Any:
+    """A copy of a config that says nothing of separate norms, for a model that has none."""
+    plain = copy.copy(config)
+    _clear(plain)
+    return plain
+
+
 def is_ours(found: Any) -> bool:
     """Whether a ``quantization_config`` is a record of ours."""
     return isinstance(found, Mapping) and found.get("quant_method") == METHOD

@@ -12,7 +12,7 @@ from models import BERT, bert, embeddings, sentences, text_model
 
 import sepnorm
 from sepnorm import SepNormError
-from sepnorm.surgery.config_trace import LOCK
+from sepnorm.surgery.config_trace import LOCK, without_trace
 
 LAST = "encoder.layer.1.output.LayerNorm"
 
@@ -265,3 +265,11 @@ def test_the_lock_is_a_sentence_that_says_what_to_do(folder):
 def test_a_name_that_is_no_folder_may_be_one_on_the_hub():
     with pytest.raises(SepNormError, match=r"nobody/no-such-model does not exist, and cannot be fetched from the hub"):
         sepnorm.load("nobody/no-such-model")
+
+
+def test_a_config_for_a_plain_model_says_nothing_of_separate_norms(model):
+    plain = without_trace(model.config)
+    assert plain.to_dict() == bert().config.to_dict()
+    assert sites(model) == [(LAST, "bn+ln")]  # the model's own is as it was
+    model.config.fusion_config["another"] = True
+    assert without_trace(model.config).fusion_config == {"another": True}

@@ -133,18 +133,20 @@ def open_tokeniser(source: Path) -> Any:
 
 
 def open_timm(target: str) -> Any:
-    """``NAME`` of timm's own registry, or ``local-dir:FOLDER`` as timm writes it for the hub."""
+    """``NAME`` of timm's own registry, ``NAME:FILE`` with weights of yours, or ``local-dir:FOLDER`` as timm writes them."""
     try:
         import timm
     except Exception as error:  # a torchvision that does not fit torch raises anything
         raise SepNormError(
             f"timm cannot be imported ({error}): install timm with a torchvision that fits torch."
         ) from error
-    from sepnorm.surgery.opening.timm_settings import from_folder, from_registry
+    from sepnorm.surgery.opening.timm_settings import from_file, from_folder, from_registry
 
     prefix, _, rest = target.partition(":")
     if prefix == "local-dir" and rest:
         return from_folder(timm, Path(rest))
+    if rest:
+        return from_file(timm, prefix, Path(rest))
     return from_registry(timm, target)
 
 
