@@ -6,7 +6,8 @@ import copy
 
 import pytest
 import torch
-from models import bert, sentences
+import transformers as T
+from models import bert, sentences, text_model
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -56,6 +57,24 @@ def test_int8_weights_leave_the_norms_as_they_are():
     wanted, found = (each(**batch).last_hidden_state for each in (model, small))
     assert isinstance(small.encoder.layer[1].output.LayerNorm, SepNorm)
     assert 0 < (wanted - found).abs().max() < 0.05
+
+
+@pytest.mark.slow
+def test_int8_weights_of_an_exported_model_leave_the_norms_as_they_are(run, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from onnxruntime.quantization import quantize_dynamic
+
+    text_model(tmp_path / "model")
+    model = T.AutoModel.from_pretrained(tmp_path / "model")
+    sepnorm.convert(model, "bn+ln", calibrate=[sentences(), sentences()])
+    model.save_pretrained(tmp_path / "model")
+    code, _, problem = run("export", "model", "--out", "whole.onnx")
+    assert code == 0, problem
+    quantize_dynamic("whole.onnx", "int8.onnx")
+    ids = torch.randint(5, 18, (4, 7)).numpy()
+    batch = {"input_ids": ids, "attention_mask": ids * 0 + 1}
+    wanted, found = (onnxruntime.InferenceSession(f"{name}.onnx").run(None, batch)[0] for name in ("whole", "int8"))
+    assert 0 < abs(wanted - found).max() < 0.1
 
 
 def test_weights_that_are_functions_of_others_are_trained(block):
