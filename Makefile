@@ -6,6 +6,8 @@ STAMP := $(VENV)/.installed
 TIMM := .timm
 LIGHTLY := .lightly
 PYG := .pyg
+PEFT := .peft
+LIGHTNING := .lightning
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: help setup lock demo test test-slow test-long test-all test-faults check docs reproduce-demo results bench bench-images bench-text bench-molecules clean
@@ -26,8 +28,8 @@ $(STAMP): pyproject.toml constraints.txt locks/dev.txt
 	touch $@
 
 # timm wants torchvision, which must stay out of .venv: a build of it that does not fit torch breaks transformers too. The same
-# holds for lightly. What else these import is installed already.
-$(TIMM) $(LIGHTLY) $(PYG): .%: locks/%.txt | $(STAMP)
+# holds for lightly. peft and Lightning are only tested against. What else these import is installed already.
+$(TIMM) $(LIGHTLY) $(PYG) $(PEFT) $(LIGHTNING): .%: locks/%.txt | $(STAMP)
 	$(INSTALL) --require-hashes --no-deps --upgrade --target $@ --requirement $<
 	touch $@
 
@@ -36,7 +38,7 @@ LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generat
 lock: $(STAMP)  ## write the files in locks/ anew, with the newest versions that fit
 	$(INSTALL) uv
 	$(LOCK) --upgrade --extra dev --constraint constraints.txt --no-emit-package torch --output-file locks/dev.txt pyproject.toml
-	for name in timm lightly pyg; do $(LOCK) --no-deps --output-file locks/$$name.txt locks/$$name.in || exit 1; done
+	for name in timm lightly pyg peft lightning; do $(LOCK) --no-deps --output-file locks/$$name.txt locks/$$name.in || exit 1; done
 
 demo: $(STAMP)  ## compare shared and separate norms on digits, and write a report page
 	$(BIN)/sepnorm compare images
@@ -46,7 +48,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations 12
 test: $(STAMP) $(TIMM)  ## run the tests that everyone should run: five minutes on two cores
 	$(PYTEST) -m 'not slow and not faults'
 
-test-slow: $(STAMP) $(TIMM)  ## many processes, browsers, examples, timm, damaged and hostile files
+test-slow: $(STAMP) $(TIMM) $(PEFT) $(LIGHTNING)  ## many processes, browsers, examples, timm, damaged and hostile files
 	$(PYTEST) -m slow
 
 LONG := tests/faults/test_hostile_files.py tests/faults/test_hostile_keys.py
@@ -92,4 +94,4 @@ bench-molecules: $(STAMP) $(PYG)  ## measure featurising and training of molecul
 	$(BIN)/python benchmarks/molecules.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(TIMM) $(LIGHTLY) $(PYG) .pytest_cache .mypy_cache .ruff_cache build site *.egg-info
+	rm -rf $(VENV) $(TIMM) $(LIGHTLY) $(PYG) $(PEFT) $(LIGHTNING) .pytest_cache .mypy_cache .ruff_cache build site *.egg-info

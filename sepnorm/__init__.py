@@ -1,7 +1,7 @@
 """Separate normalisation of [CLS] and tokens in transformers: the layer, the surgery, the statistics.
 
 The public names are in ``__init__.pyi``. They are imported when they are first asked for, torch included: who only asks for
-help does not wait for it.
+help does not wait for it. Once transformers is imported too, before or after, it loads models that were converted.
 """
 
 import ast
@@ -11,6 +11,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
+
+from sepnorm.integrations.arrivals import await_libraries
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _HOMES = {name.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names}
@@ -53,6 +55,7 @@ class _Moved(MetaPathFinder, Loader):
 
 
 sys.meta_path.append(_Moved())
+await_libraries()
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from sepnorm.domains.own_training import compare as compare
 from sepnorm.errors import SepNormError as SepNormError
 from sepnorm.errors import SepNormWarning as SepNormWarning
 from sepnorm.experiment.metrics import Metric as Metric
+from sepnorm.integrations.hub import push_to_hub as push_to_hub
 from sepnorm.layer import SepNorm as SepNorm
 from sepnorm.layer import SharedNorm as SharedNorm
 from sepnorm.surgery.calibration import calibrate as calibrate

@@ -276,6 +276,49 @@ def _(here: Here) -> str:
 # ---- saving, loading and opening models ---------------------------------------------------------------------------------
 
 case("was not written by sepnorm.save")(lambda here: sepnorm.load(here.folder))
+
+
+@case("Unknown fusion type: sepnorm")
+def _(here: Here) -> str:
+    """As transformers does without us: the name is not registered."""
+    from transformers import fusion_mapping
+
+    here.monkeypatch.setattr(fusion_mapping, "_FUSION_REGISTRY", {})
+    model = bert()
+    sepnorm.convert(model, "bn+ln", calibrate=[sentences()])
+    try:
+        fusion_mapping.register_fusion_patches(type(model), model.config, model.config.fusion_config)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@case("size mismatch for")
+def _(here: Here) -> str:
+    model = bert()
+    sepnorm.convert(model, "bn+ln", calibrate=[sentences()])
+    try:
+        bert().load_state_dict(model.state_dict(), strict=False)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@case("its running statistics move with every training batch")
+def _(here: Here) -> None:
+    model = bert()
+    sepnorm.convert(model, "bn+ln", calibrate=[sentences()])
+    model.requires_grad_(False).train()(**sentences())
+
+
+@case("only sepnorm.save keeps norms that a conversion took out")
+def _(here: Here) -> None:
+    model = bert()
+    sepnorm.convert(model, "bn+bn", calibrate=[sentences()])
+    model.save_pretrained(here.folder)
+    sepnorm.revert(T.AutoModel.from_pretrained(here.folder))
+
+
 case("has no separate norms: save it by its own library, or convert it first")(
     lambda here: sepnorm.save(bert(), here.folder / "new")
 )

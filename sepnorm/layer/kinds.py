@@ -115,6 +115,11 @@ def kind_of(module: nn.Module) -> str | None:
     return next((name for name, kind in KINDS.items() if isinstance(module, kind.types)), None)
 
 
+def wraps_batch_norm(module: nn.Module) -> bool:
+    """Whether a module of another class has a batch norm inside, as libraries put one around a part that is trained apart."""
+    return kind_of(module) is None and any(isinstance(part, BATCH_NORMS) for part in module.modules())
+
+
 def token_norm_kind(module: nn.Module) -> str | None:
     """The name of the kind, if a module normalises the channels of one token at a time.
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sepnorm.errors import SepNormError
 from sepnorm.layer import statistics
-from sepnorm.layer.kinds import BATCH_NORMS
+from sepnorm.layer.kinds import BATCH_NORMS, wraps_batch_norm
 from sepnorm.layer.statistics import Call
 
 
@@ -30,7 +30,12 @@ def plain(x: Tensor, cls_norm: nn.Module | None, token_norm: nn.Module, call: Ca
 
 def _one(norm: nn.Module, x: Tensor, call: Call, samples: int) -> Tensor:
     """One norm over a part of the sequence; ``samples`` are what a batch norm needs two of."""
-    return _batch_norm(norm, x, call, samples) if isinstance(norm, BATCH_NORMS) else norm(x)
+    if isinstance(norm, BATCH_NORMS):
+        return _batch_norm(norm, x, call, samples)
+    if not wraps_batch_norm(norm):
+        return norm(x)
+    out: Tensor = norm(x.reshape(-1, x.shape[-1]))  # of rank 3, torch's batch norm would take tokens for channels
+    return out.view(x.shape)
 
 
 def _batch_norm(bn: Any, x: Tensor, call: Call, samples: int) -> Tensor:

@@ -14,7 +14,7 @@ from sepnorm.arguments import flag, whole
 from sepnorm.distributed import many
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import fused as fused_path
-from sepnorm.layer.kinds import BATCH_NORMS, MOST_CHANNELS, Kind, NormSpec, build_norm
+from sepnorm.layer.kinds import BATCH_NORMS, MOST_CHANNELS, Kind, NormSpec, build_norm, wraps_batch_norm
 from sepnorm.layer.padding import OF_THE_MODEL, check_padding, zero_padding
 from sepnorm.layer.plain import plain
 from sepnorm.layer.statistics import Call
@@ -31,9 +31,12 @@ class Padding(Protocol):
 
 @dataclass(eq=False)
 class Origin:
-    """What stood where ``convert`` put a layer, and whether the layer has been trained since."""
+    """What stood where ``convert`` put a layer, and whether the layer has been trained since.
 
-    module: nn.Module
+    ``module`` is None where the model came from a file without it, which other libraries write.
+    """
+
+    module: nn.Module | None
     kind: str
     trained_before: bool = False  #: up to when the state was last remembered
     state: dict[str, Tensor] = field(default_factory=dict)
@@ -54,6 +57,7 @@ class TokenNorm(WideStatistics):
     padding: Padding | None = None
     origin: Origin | None = None
     _warned = False
+    _warned_of_frozen = False
 
     def __init__(self, dim: int, num_cls: int, token_dim: int, sync: bool) -> None:
         super().__init__()
@@ -83,6 +87,8 @@ class TokenNorm(WideStatistics):
             x, padding_mask = self._without_padding(x, token_norm, padding_mask)
         if torch.compiler.is_compiling():
             return self._plain(x, padding_mask, track=True)
+        if self.training and self.origin is not None and not self._warned_of_frozen:
+            self._warn_of_frozen(cls_norm, token_norm)
         call = self._call(padding_mask, track=not in_backward())
         if x.shape[1 - self.token_dim] < 2:
             self._warn_of_one_sample(cls_norm, call)
@@ -102,6 +108,11 @@ class TokenNorm(WideStatistics):
     def _without_padding(self, x: Tensor, token_norm: Any, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The input without what lies in padding, and the mask if the tokens' norm has to know of it."""
         batch, tokens = x.shape[1 - self.token_dim], x.shape[self.token_dim]
+        if self.training and wraps_batch_norm(token_norm):
+            raise SepNormError(
+                f"a {type(token_norm).__name__} around a batch norm over tokens does not leave padding out of its statistics: wrap "
+                "the whole layer, not its token_norm."
+            )
         measures = isinstance(token_norm, BATCH_NORMS) and (token_norm.training or token_norm.running_mean is None)
         name = "padding_mask"
         if mask is None and measures and self.padding is not None:
@@ -123,11 +134,35 @@ class TokenNorm(WideStatistics):
                 stacklevel=4,
             )
 
+    def _warn_of_frozen(self, *norms: nn.Module | None) -> None:
+        for norm in norms:
+            if (
+                isinstance(norm, BATCH_NORMS)
+                and norm.training
+                and norm.running_mean is not None
+                and norm.weight is not None
+                and not norm.weight.requires_grad
+                and torch.is_grad_enabled()
+            ):
+                self._warned_of_frozen = True
+                warnings.warn(
+                    "the weights of a batch norm of a converted model are frozen, but its running statistics move with every "
+                    "training batch, and an adapter does not keep them. Train and save the norm too "
+                    "(sepnorm.integrations.peft.keep_norms), or fold its statistics (sepnorm.freeze).",
+                    SepNormWarning,
+                    stacklevel=4,
+                )
+
     def _fits(self, shape: torch.Size) -> bool:
         return len(shape) == 3 and shape[2] == self.dim and shape[self.token_dim] >= self.num_cls
 
     def _complaint(self, x: Any) -> str:
         layout = "(batch, tokens, channels)" if self.token_dim == 1 else "(tokens, batch, channels)"
+        if isinstance(x, torch.fx.Proxy):
+            return (
+                f"torch.fx cannot look into a {type(self).__name__}, whose way depends on its input: name it a leaf "
+                "(Tracer.is_leaf_module), or use torch.export."
+            )
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = f"one of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
             return f"{type(self).__name__} takes a tensor {layout} of floating-point numbers, found {kind}."

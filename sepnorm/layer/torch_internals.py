@@ -44,6 +44,14 @@ def is_watched(module: nn.Module) -> bool:
         return True
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether ``module.compile()`` was called.
+
+    Without torch's name for it, never: what was compiled is compiled again when it is next called.
+    """
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
 def remove_hooks(module: nn.Module, ours: Any) -> None:
     """Takes out the forward hooks for which ``ours(hook)`` holds, also those that came with a copy of the module.
 

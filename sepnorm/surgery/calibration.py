@@ -20,7 +20,7 @@ from sepnorm.layer.kinds import BATCH_NORMS
 from sepnorm.layer.padding import rows_that_count
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.padding import PaddingContext
-from sepnorm.surgery.weights import require_values, require_weights
+from sepnorm.surgery.weights import require_values, require_weights, require_whole
 
 
 class Moments:
@@ -180,6 +180,7 @@ def freeze(model: nn.Module) -> nn.Module:
     training mode either; ``revert`` still works.
     """
     require_module(model)
+    require_whole(model)
     require_values(model)
     folded = 0
     for norm in model.modules():
@@ -197,6 +198,9 @@ def freeze(model: nn.Module) -> nn.Module:
         raise SepNormError(
             f"{type(model).__name__} has no SepNorm layer with batch statistics, so there is nothing to freeze."
         )
+    from sepnorm.surgery.config_trace import write_trace  # which knows how norms are built, and so knows this file
+
+    write_trace(model)
     return model
 
 

@@ -12,13 +12,15 @@ from sepnorm.arguments import require_module, whole
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import TokenNorm
 from sepnorm.layer.kinds import KINDS, NormSpec, short_name
+from sepnorm.layer.torch_internals import is_compiled
 from sepnorm.surgery.calibration import Matched, measure_norms
 from sepnorm.surgery.choice import Choice, choose, require_choice
+from sepnorm.surgery.config_trace import write_trace
 from sepnorm.surgery.padding import contexts
 from sepnorm.surgery.replacement import build_layer, replace_modules, restore_fast_path, settle, spec_of
 from sepnorm.surgery.reports import ConversionReport, SiteReport
 from sepnorm.surgery.sites import Site, Sites, survey
-from sepnorm.surgery.weights import require_weights
+from sepnorm.surgery.weights import require_weights, require_whole
 
 
 def convert(
@@ -57,6 +59,7 @@ def convert(
     _refuse_wrapped(model)
     _refuse_converted(model)
     num_cls = whole(num_cls, "num_cls", 1)
+    require_whole(model)
     require_weights(model)
     found = survey(model, example, num_cls)
     chosen = {site.path: site for site in choose(found, sites)}
@@ -76,6 +79,7 @@ def convert(
     new = {site.path: build_layer(spec, site, num_cls, matched.get(site.path, {})) for site in changing}
     replace_modules(model, {id(site.module): new[site.path] for site in changing})
     settle(model)
+    write_trace(model)
     reports = [
         SiteReport(
             site.path, short_name(site.kind), str(spec) if site.path in new else short_name(site.kind),
@@ -98,6 +102,13 @@ def revert(model: nn.Module) -> ConversionReport:
         raise SepNormError(
             f"{type(model).__name__} has no norm that sepnorm.convert put in: there is nothing to revert."
         )
+    require_whole(model)
+    lost = next((path for path, layer in layers if layer.origin is not None and layer.origin.module is None), None)
+    if lost is not None:
+        raise SepNormError(
+            f"the norm that stood at {lost} is not in the folder that this model was loaded from: only sepnorm.save keeps norms "
+            "that a conversion took out. Load the model from before the conversion."
+        )
     parameters = _count(model)
     reports, back = [], {}
     for path, layer in layers:
@@ -108,13 +119,14 @@ def revert(model: nn.Module) -> ConversionReport:
         context.detach(model)
     replace_modules(model, back)
     restore_fast_path(model)
+    write_trace(model)
     return ConversionReport(type(model).__name__, "what it was", reports, _count(model) - parameters)
 
 
 def _restored(layer: TokenNorm) -> tuple[nn.Module, str]:
     """The norm to put back, and what was kept and dropped."""
     origin = layer.origin
-    assert origin is not None
+    assert origin is not None and origin.module is not None
     token_norm = layer._places()[1]
     current = next(layer.parameters(), None)
     old = origin.module
@@ -132,11 +144,17 @@ def _restored(layer: TokenNorm) -> tuple[nn.Module, str]:
 
 
 def _refuse_wrapped(model: nn.Module) -> None:
-    name = type(model).__name__
-    if name in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "OptimizedModule"):
-        raise SepNormError(
-            f"convert the model before it is wrapped or compiled: found {name}, which has recorded the old norms."
-        )
+    for path, module in model.named_modules():
+        name = type(module).__name__
+        if name in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "OptimizedModule"):
+            where = f" at {path}" if path else ""
+            raise SepNormError(
+                f"convert the model before it is wrapped or compiled: found {name}{where}, which has recorded the old norms."
+            )
+        if is_compiled(module):
+            raise SepNormError(
+                f"convert the model before compile(): {path or name} is compiled already, with the old norms in it."
+            )
 
 
 def _refuse_converted(model: nn.Module) -> None:

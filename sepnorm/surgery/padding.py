@@ -32,6 +32,16 @@ class PaddingContext:
         self.depth = 0
         self._earlier: list[Tensor | None] = []
         self._recomputed = False
+        self._holders: set[int] = set()  # ids of the modules that leave a mask here
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PaddingContext:
+        """A copied model gets a context of its own; a norm that is copied alone, and stays in its model, keeps this one."""
+        copied = {id(memo[holder]) for holder in self._holders if holder in memo}
+        if not copied:
+            return self
+        new = memo[id(self)] = PaddingContext()
+        new._holders = copied
+        return new
 
     def attach(self, model: nn.Module, norms: list[nn.Module]) -> None:
         """Makes every model around ``norms`` that takes a padding mask leave it here while it runs."""
@@ -41,6 +51,7 @@ class PaddingContext:
             if takes_mask and any(id(child) in wanted for child in module.modules()):
                 argument = _mask_argument(module)
                 if argument is not None:
+                    self._holders.add(id(module))
                     module.register_forward_pre_hook(_Enter(self, *argument), with_kwargs=True)
                     module.register_forward_hook(_Leave(self), always_call=True)
 

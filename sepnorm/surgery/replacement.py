@@ -14,6 +14,9 @@ from sepnorm.surgery.calibration import Matched, match, parts_of
 from sepnorm.surgery.padding import PaddingContext
 from sepnorm.surgery.sites import Site
 
+#: The name of a tensor that keeps a converted norm's state out of a plain norm.
+GUARD = "weight"
+
 
 def build_layer(spec: NormSpec, site: Site, num_cls: int, matched: dict[str, Matched]) -> TokenNorm:
     old = site.module
@@ -28,9 +31,28 @@ def build_layer(spec: NormSpec, site: Site, num_cls: int, matched: dict[str, Mat
         if part in matched:
             match(child, matched[part])
     layer.train(old.training)
+    guard(layer, old)
     layer.origin = Origin(old, site.kind)
     layer.origin.remember(layer)
     return layer
+
+
+def guard(layer: TokenNorm, old: nn.Module) -> None:
+    """Gives a layer a ``weight`` of two numbers that nobody reads and that fits no norm.
+
+    torch lets tensors be left out where it loads without ``strict``, but none of another shape: what loads the state of a
+    converted model into a plain one is refused, and does not go on with the plain model's own norms.
+    """
+    weight = getattr(old, "weight", None)
+    if isinstance(weight, torch.Tensor):
+        layer.register_buffer(GUARD, torch.zeros(2, device=weight.device, dtype=weight.dtype))
+        layer.register_load_state_dict_pre_hook(_without_guard)
+
+
+def _without_guard(layer: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """States from before there were guards are loaded too."""
+    if any(key.startswith(prefix) for key in state):
+        state.setdefault(f"{prefix}{GUARD}", getattr(layer, GUARD))
 
 
 def _take_over(kind: str, site: Site, *, keep: bool) -> nn.Module:

@@ -7,8 +7,8 @@ own loader would drop what it does not know and say little about it. Nothing in 
 
 from __future__ import annotations
 
-import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,18 @@ from torch import Tensor, nn
 from sepnorm.arguments import require_module
 from sepnorm.errors import SepNormError, one_line, printable
 from sepnorm.files import write_whole, writing
-from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
-from sepnorm.layer.kinds import KINDS, build_norm, kind_of
+from sepnorm.layer import TokenNorm
 from sepnorm.surgery.architectures import build_architecture, library_of, write_architecture
+from sepnorm.surgery.config_trace import write_trace
+from sepnorm.surgery.opening.models import fetched, names_separate_norms, open_model
 from sepnorm.surgery.opening.settings import named, read_named, regular
-from sepnorm.surgery.replacement import replace_modules, settle, spec_of
-from sepnorm.surgery.sites import norm_kind, norm_width
-from sepnorm.surgery.weights import require_values
+from sepnorm.surgery.replacement import GUARD
+from sepnorm.surgery.site_records import ORIGINAL, describe_site, rebuild, vet_sites
+from sepnorm.surgery.weights import require_values, require_whole
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS = "sepnorm.json", "sepnorm.safetensors"
-_ORIGINAL = "sepnorm.original."
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 def save(model: nn.Module, folder: str | Path) -> Path:
@@ -42,6 +43,7 @@ def save(model: nn.Module, folder: str | Path) -> Path:
         raise SepNormError(
             f"{type(model).__name__} has no separate norms: save it by its own library, or convert it first."
         )
+    require_whole(model)
     require_values(model)
     folder = _place(folder)
     try:
@@ -58,7 +60,7 @@ def save(model: nn.Module, folder: str | Path) -> Path:
             "library": library_of(model),
             "class": type(model).__name__,
             "build": write_architecture(model, folder),
-            "sites": [_describe(path, layer) for path, layer in layers.items()],
+            "sites": [describe_site(path, layer) for path, layer in layers.items()],
             "aliases": aliases,
         }
         write_whole(folder / WEIGHTS, lambda path: st.save_file(tensors, path, metadata={"format": "pt"}))
@@ -67,20 +69,20 @@ def save(model: nn.Module, folder: str | Path) -> Path:
 
 
 def load(folder: str | Path, model: nn.Module | None = None) -> Any:
-    """The model that ``save`` wrote, in evaluation mode, as an object of its own library's class.
+    """A converted model, in evaluation mode, as an object of its own library's class.
 
     Args:
-        folder: what was given to ``save``.
+        folder: what was given to ``save``, or a folder that transformers or sentence-transformers wrote for a converted model,
+            such as a checkpoint of a Trainer; or the name of either on the hub.
         model: an unconverted model of the same architecture, needed where no library can build it. Changed in place.
     """
-    folder = _place(folder)
+    folder = _present(_place(folder))
     if model is not None:
         require_module(model)
         require_values(model)
-    if not folder.exists():
-        raise SepNormError(f"{folder} does not exist: give the folder that sepnorm.save wrote.")
-    if not folder.is_dir():
-        raise SepNormError(f"{folder} is a file: give the folder that sepnorm.save wrote.")
+    if regular(folder / DESCRIPTION) is None and model is None and names_separate_norms(folder):
+        opened: nn.Module = open_model(str(folder), whole=True).model
+        return opened.eval()
     description = _read_description(folder)
     weights = regular(folder / WEIGHTS)
     if weights is None:
@@ -89,11 +91,29 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Any:
         model = build_architecture(folder, description, weights)
     tensors = _read_tensors(weights)
     try:
-        _operate(model, description["sites"], tensors)
+        rebuild(model, description["sites"], tensors)
         _fill(model, tensors, description["aliases"])
+        write_trace(model)
     except (LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise SepNormError(f"{folder / DESCRIPTION} is damaged: {type(error).__name__}: {one_line(error)}.") from error
     return model.eval()
+
+
+def _present(folder: Path) -> Path:
+    """A folder that exists, or the copy of a model on the hub."""
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise SepNormError(f"{folder} is a file: give the folder that sepnorm.save wrote.")
+    if not _HUB_NAME.fullmatch(folder.as_posix()):
+        raise SepNormError(f"{folder} does not exist: give the folder that sepnorm.save wrote.")
+    try:
+        return fetched(folder.as_posix())
+    except Exception as error:  # no network, no such model: the hub's client has errors of its own for each
+        raise SepNormError(
+            f"{folder} does not exist, and cannot be fetched from the hub ({one_line(error)}): give the folder that sepnorm.save "
+            "wrote."
+        ) from error
 
 
 def _place(folder: Any) -> Path:
@@ -111,7 +131,10 @@ def _tensors(model: nn.Module, layers: dict[str, TokenNorm]) -> tuple[dict[str, 
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
+    guards = _guards(model)
     for key, tensor in model.state_dict().items():
+        if key in guards:
+            continue
         identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and identity in seen:
             aliases[key] = seen[identity]
@@ -119,37 +142,18 @@ def _tensors(model: nn.Module, layers: dict[str, TokenNorm]) -> tuple[dict[str, 
             seen[identity] = key
             tensors[key] = tensor.detach().contiguous().clone()
     for path, layer in layers.items():
-        if layer.origin is not None and layer.origin.module is not layer._places()[1]:
-            for key, tensor in layer.origin.module.state_dict().items():
-                tensors[f"{_ORIGINAL}{path}.{key}"] = tensor.detach().contiguous().clone()
+        origin = None if layer.origin is None else layer.origin.module
+        if origin is not None and origin is not layer._places()[1]:
+            for key, tensor in origin.state_dict().items():
+                tensors[f"{ORIGINAL}{path}.{key}"] = tensor.detach().contiguous().clone()
     return tensors, aliases
 
 
-def _describe(path: str, layer: TokenNorm) -> dict[str, Any]:
-    origin = layer.origin
+def _guards(model: nn.Module) -> set[str]:
+    """Names of tensors that hold nothing: a folder of ours needs none, as only ``load`` reads it."""
     return {
-        "path": path,
-        "norm": spec_of(layer),
-        "dim": layer.dim,
-        "num_cls": layer.num_cls,
-        "token_dim": layer.token_dim,
-        "sync": layer.sync,
-        "original": None if origin is None else origin.kind,
-        "trained": origin is not None and origin.trained(layer),
-        "children": {name: _describe_child(child, origin) for name, child in layer.named_children()},
+        f"{path}.{GUARD}" if path else GUARD for path, layer in model.named_modules() if isinstance(layer, TokenNorm)
     }
-
-
-def _describe_child(child: Any, origin: Origin | None) -> dict[str, Any]:
-    if isinstance(child, ScaleShift):
-        return {"kind": "scale"}
-    if origin is not None and norm_kind(child) == origin.kind:
-        return {"kind": "original"}
-    kind = kind_of(child)
-    if kind is None:
-        return {"kind": "custom"}
-    options = {name: getattr(child, name, None) for name in ("eps", "momentum")}
-    return {"kind": kind, **options, "affine": child.weight is not None}
 
 
 # ---- reading ------------------------------------------------------------------------------------------------------------
@@ -159,7 +163,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / DESCRIPTION
     description = read_named(path)
     if description is None:
-        raise SepNormError(f"{folder} was not written by sepnorm.save: it has no {DESCRIPTION}.")
+        raise SepNormError(
+            f"{folder} was not written by sepnorm.save: it has no {DESCRIPTION}, and no config that names separate norms."
+        )
     wanted = {"format", "library", "class", "build", "sites", "aliases"}
     if not wanted <= description.keys():
         raise SepNormError(f"{path} is not a description by sepnorm.save: it lacks {', '.join(sorted(wanted))}.")
@@ -168,6 +174,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
             f"{path} has the format {description['format']!r}, and this version reads {FORMAT}: upgrade sepnorm to read it."
         )
     named(description["build"], path)
+    description["sites"] = vet_sites(description["sites"], path)
     return description
 
 
@@ -180,65 +187,11 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _operate(model: nn.Module, sites: list[dict[str, Any]], tensors: dict[str, Tensor]) -> None:
-    """Repeats the surgery: the recorded layers in the place of the model's own norms."""
-    modules = dict(model.named_modules())
-    new: dict[int, nn.Module] = {}
-    for site in sites:
-        path, kind, old = site["path"], site["original"], modules.get(site["path"])
-        expected = "a SepNorm layer" if kind is None else f"a {kind} norm"
-        right = isinstance(old, TokenNorm) if kind is None else old is not None and norm_kind(old) == kind
-        width = old.dim if isinstance(old, TokenNorm) else norm_width(old) if old is not None and right else None
-        if not right or width != site["dim"]:
-            found = "nothing" if old is None else f"a {type(old).__name__}" + (f" of {width} channels" if width else "")
-            raise SepNormError(
-                f"the saved model is of another architecture: {path} should be {expected} of {site['dim']} channels, found "
-                f"{found} in {type(model).__name__}."
-            )
-        if kind is not None and old is not None:
-            new[id(old)] = _layer(site, old, tensors)
-    replace_modules(model, new)
-    settle(model)
-
-
-def _layer(site: dict[str, Any], old: nn.Module, tensors: dict[str, Tensor]) -> TokenNorm:
-    children = {name: _child(child, site["dim"], old) for name, child in site["children"].items()}
-    options = {"token_dim": site["token_dim"], "sync": site["sync"]}
-    layer: TokenNorm
-    if "norm" in children:
-        layer = SharedNorm(site["dim"], lambda dim: children["norm"], **options)
-        tokens = children["norm"]
-    else:
-        cls, tokens = children["cls_norm"], children["token_norm"]
-        layer = SepNorm(site["dim"], lambda dim: cls, lambda dim: tokens, num_cls=site["num_cls"], **options)
-    original = tokens
-    if site["children"].get("token_norm", site["children"].get("norm", {})).get("kind") != "original":
-        original = copy.deepcopy(old)
-        prefix = f"{_ORIGINAL}{site['path']}."
-        for key, target in original.state_dict().items():
-            target.copy_(tensors[prefix + key])
-    layer.origin = Origin(original, site["original"], trained_before=bool(site["trained"]))
-    return layer
-
-
-def _child(child: dict[str, Any], dim: int, old: nn.Module) -> nn.Module:
-    kind = child["kind"]
-    if kind == "original":
-        return copy.deepcopy(old)
-    if kind == "scale":
-        return ScaleShift(torch.ones(dim), torch.zeros(dim))
-    if kind not in KINDS:
-        raise SepNormError(
-            f"a norm of kind {kind!r} cannot be built from a file: build the model with its layers and pass it as "
-            "load(folder, model)."
-        )
-    return build_norm(kind, dim, eps=child["eps"], momentum=child["momentum"], affine=child["affine"])
-
-
 def _fill(model: nn.Module, tensors: dict[str, Tensor], aliases: dict[str, str]) -> None:
     """Copies the saved tensors into the model, after every key and shape has been checked."""
-    target = model.state_dict(keep_vars=True)
-    saved = {key: value for key, value in tensors.items() if not key.startswith(_ORIGINAL)}
+    guards = _guards(model)
+    target = {key: value for key, value in model.state_dict(keep_vars=True).items() if key not in guards}
+    saved = {key: value for key, value in tensors.items() if not key.startswith(ORIGINAL)}
     saved |= {alias: tensors[key] for alias, key in aliases.items()}
     missing, foreign = sorted(target.keys() - saved.keys()), sorted(saved.keys() - target.keys())
     shapes = [key for key in saved.keys() & target.keys() if _form(saved[key]) != _form(target[key])]
@@ -259,6 +212,8 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], aliases: dict[str, str])
             target[key].copy_(tensor)
     for layer in model.modules():
         if isinstance(layer, TokenNorm) and layer.origin is not None:
+            if (weight := next(layer.parameters(), None)) is not None and hasattr(layer, GUARD):
+                setattr(layer, GUARD, getattr(layer, GUARD).to(weight.dtype))
             layer.origin.remember(layer)
 
 

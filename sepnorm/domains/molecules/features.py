@@ -223,8 +223,11 @@ def from_pyg(data: Sequence[Any], kind: str = "zinc") -> Graphs:
     """Graphs from ``Data`` of torch_geometric, or anything with the same attributes: that package is not needed.
 
     ``x`` (atoms, features), ``edge_index`` (2, edges) with each bond in both directions, ``edge_attr`` (edges, features); one
-    feature may do without its dimension. The values are categories as the published data set of that kind has them.
+    feature may do without its dimension. The values are categories as the published data set of that kind has them. PyG's own
+    ``from_smiles`` counts others: graphs that keep their SMILES are compared with it. A ``Batch`` is taken apart.
     """
+    if hasattr(data, "to_data_list"):
+        data = data.to_data_list()
     return Graphs.join(kind, [_from_pyg(number, item, kind) for number, item in enumerate(data)])
 
 
@@ -234,9 +237,18 @@ def _from_pyg(number: int, item: Any, kind: str) -> Graph:
         raise SepNormError(
             f"graph {number} needs x, edge_index and edge_attr, found a {type(item).__name__} without all of them."
         )
+    if getattr(item, "ptr", None) is not None:
+        raise SepNormError(f"graph {number} is a batch of several graphs: give batch.to_data_list().")
     x, index, attributes = (np.asarray(value) for value in (item.x, item.edge_index, item.edge_attr))
     atoms = _codes_of(x, features.atoms, f"x of graph {number}")
     codes = _codes_of(attributes, features.bonds, f"edge_attr of graph {number}")
+    smiles = getattr(item, "smiles", None)
+    known = list(featurise([smiles], kind)[0]) if isinstance(smiles, str) else []
+    if known and not np.array_equal(known[0].atoms, atoms):
+        raise SepNormError(
+            f"x of graph {number} does not have the codes of {kind} for its SMILES, {smiles!r}: from_smiles of PyG counts others. "
+            "Give featurise the SMILES: featurise([item.smiles for item in data])."
+        )
     if not 1 <= len(atoms) <= MOST_ATOMS:
         raise SepNormError(f"graph {number} has {len(atoms)} atoms, and 1 to {MOST_ATOMS} can be taken.")
     if index.shape != (2, len(codes)):

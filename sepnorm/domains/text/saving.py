@@ -8,6 +8,7 @@ from typing import Any
 
 from sepnorm.domains.text.model import SimCSE
 from sepnorm.domains.text.starting import LONGEST, Start
+from sepnorm.surgery.config_trace import without_trace
 from sepnorm.surgery.saving import save
 
 
@@ -30,7 +31,7 @@ def sentence_transformer(model: SimCSE, start: Start) -> Any:
     encoder = model.encoder.cpu()
     width = encoder.config.hidden_size
     with tempfile.TemporaryDirectory() as scratch:  # it opens folders with weights only
-        transformers.AutoModel.from_config(encoder.config).save_pretrained(scratch)
+        transformers.AutoModel.from_config(without_trace(encoder.config)).save_pretrained(scratch)
         start.tokenizer.save_pretrained(scratch)
         first = Transformer(scratch, max_seq_length=min(start.longest, LONGEST))
     first.model = encoder

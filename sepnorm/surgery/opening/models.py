@@ -14,9 +14,10 @@ from typing import Any
 from torch import nn
 
 from sepnorm.errors import SepNormError
+from sepnorm.surgery.config_trace import is_ours
 from sepnorm.surgery.opening.own_models import own_class
-from sepnorm.surgery.opening.sentence_settings import KNOWN, class_of
-from sepnorm.surgery.opening.settings import shown
+from sepnorm.surgery.opening.sentence_settings import KNOWN, class_of, vet_modules
+from sepnorm.surgery.opening.settings import read_named, read_settings, shown
 from sepnorm.surgery.opening.sizes import require_fitting
 from sepnorm.surgery.opening.stage import PATTERNS, stage_sentences, stage_tokeniser, stage_transformers
 
@@ -40,7 +41,7 @@ def open_model(target: str, whole: bool = False) -> Opened:
     Args:
         whole: with the head that the folder has, as the class that its config names; otherwise the encoder alone.
     """
-    source = Path(target) if Path(target).is_dir() else _fetched(target)
+    source = Path(target) if Path(target).is_dir() else fetched(target)
     if (source / "modules.json").exists():
         return _staged(source, _sentence_transformer)
     left_out: list[str] = []
@@ -55,9 +56,18 @@ def open_model(target: str, whole: bool = False) -> Opened:
     return opened
 
 
+def names_separate_norms(source: Path) -> bool:
+    """Whether the config of a model that its own library saved says that it was converted."""
+    modules = read_settings(source / "modules.json")
+    if modules is not None:
+        source = source / vet_modules(modules, source / "modules.json")[0]["path"]
+    config = read_named(source / "config.json") or {}
+    return is_ours(config.get("quantization_config"))
+
+
 def open_for_masked_words(target: str) -> tuple[Any, list[str]]:
     """A text encoder with its head for masked words, and the names of weights that are missing."""
-    source = Path(target) if Path(target).is_dir() else _fetched(target)
+    source = Path(target) if Path(target).is_dir() else fetched(target)
     missing: list[str] = []
 
     def build(source: Path, stage: Path) -> Any:
@@ -123,18 +133,20 @@ def open_tokeniser(source: Path) -> Any:
 
 
 def open_timm(target: str) -> Any:
-    """``NAME`` of timm's own registry, or ``local-dir:FOLDER`` as timm writes it for the hub."""
+    """``NAME`` of timm's own registry, ``NAME:FILE`` with weights of yours, or ``local-dir:FOLDER`` as timm writes them."""
     try:
         import timm
     except Exception as error:  # a torchvision that does not fit torch raises anything
         raise SepNormError(
             f"timm cannot be imported ({error}): install timm with a torchvision that fits torch."
         ) from error
-    from sepnorm.surgery.opening.timm_settings import from_folder, from_registry
+    from sepnorm.surgery.opening.timm_settings import from_file, from_folder, from_registry
 
     prefix, _, rest = target.partition(":")
     if prefix == "local-dir" and rest:
         return from_folder(timm, Path(rest))
+    if rest:
+        return from_file(timm, prefix, Path(rest))
     return from_registry(timm, target)
 
 
@@ -242,7 +254,7 @@ def _require_sentence_transformers(source: Path) -> None:
         ) from None
 
 
-def _fetched(name: str) -> Path:
+def fetched(name: str) -> Path:
     """What may be opened of a model on the hub, in the hub's cache."""
     from huggingface_hub import snapshot_download
 

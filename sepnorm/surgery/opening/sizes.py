@@ -36,20 +36,25 @@ def size_of(files: Iterable[Path]) -> Size:
     """What the headers of safetensors files say; a file that is shorter than its header says is refused."""
     shapes: list[list[int]] = []
     for path in files:
-        shapes += _shapes(path)
+        shapes += _shapes(path).values()
     return Size(len(shapes), sum(map(prod, shapes)), max((side for shape in shapes for side in shape), default=0))
 
 
-def _shapes(path: Path) -> list[list[int]]:
+def names_of(files: Iterable[Path]) -> list[str]:
+    """The names of the tensors in safetensors files, by their headers alone."""
+    return [name for path in files for name in _shapes(path)]
+
+
+def _shapes(path: Path) -> dict[str, list[int]]:
     try:
         with open(path, "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > min(_LARGEST_HEADER, path.stat().st_size):
                 raise ValueError("its header is longer than the file")
             header = json.loads(file.read(length))
-        tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-        shapes = [[int(side) for side in entry["shape"]] for entry in tensors]
-        end = max((int(entry["data_offsets"][1]) for entry in tensors), default=0)
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        shapes = {name: [int(side) for side in entry["shape"]] for name, entry in tensors.items()}
+        end = max((int(entry["data_offsets"][1]) for entry in tensors.values()), default=0)
         if 8 + length + end > path.stat().st_size:
             raise ValueError("it is cut short")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error, RecursionError) as error:

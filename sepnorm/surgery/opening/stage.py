@@ -47,7 +47,7 @@ def stage_transformers(source: Path, stage: Path, weights: Path | None = None) -
             "again, by save_pretrained of a current version."
         )
     size = size_of(files)
-    stage_tokeniser(source, stage, size.largest)
+    stage_tokeniser(source, stage, size.largest, converted=weights is None)
     for name in names:
         _link(source / name, stage / name)
     if names and names != ["model.safetensors"]:
@@ -57,10 +57,10 @@ def stage_transformers(source: Path, stage: Path, weights: Path | None = None) -
     return size
 
 
-def stage_tokeniser(source: Path, stage: Path, largest: int = 2**62) -> None:
+def stage_tokeniser(source: Path, stage: Path, largest: int = 2**62, converted: bool = False) -> None:
     """A tokeniser, with the config that says which class it is of. ``largest``: the longest side of the model's weights."""
     stage.mkdir(parents=True, exist_ok=True)
-    _write(stage / "config.json", vet_config(_read_config(source), source / "config.json", largest))
+    _write(stage / "config.json", vet_config(_read_config(source), source / "config.json", largest, converted))
     for name, vet in (("tokenizer_config.json", vet_tokeniser), ("special_tokens_map.json", vet_special_tokens)):
         _write_vetted(source / name, stage / name, vet)
     for name in VOCABULARIES:

@@ -15,11 +15,7 @@ _WORDS = frozenset(("global_pool", "img_size"))
 
 def from_registry(timm: Any, name: str) -> Any:
     """A name without a prefix; its weights are fetched as safetensors."""
-    if not timm.is_model(name.split(".")[0]):
-        raise SepNormError(
-            f"timm has no model {name!r}: give a name of timm.list_models(), or local-dir:FOLDER."
-            + nearest(name, timm.list_models())
-        )
+    _require_known(timm, name)
     from huggingface_hub import hf_hub_download
 
     known = timm.get_pretrained_cfg(name)
@@ -30,6 +26,26 @@ def from_registry(timm: Any, name: str) -> Any:
     except Exception as error:  # a hub that cannot be reached: each kind has errors of its own
         raise SepNormError(f"timm cannot open {name!r}: {one_line(error)}.") from error
     return _created(timm, name, weights, {}, {})
+
+
+def from_file(timm: Any, name: str, path: Path) -> Any:
+    """A name without a prefix, with weights in a safetensors file."""
+    _require_known(timm, name)
+    weights = regular(path)
+    if weights is None or path.suffix != ".safetensors":
+        raise SepNormError(
+            f"{path} is no safetensors file, and other weights are not opened, since pickles can run code: save them by "
+            "safetensors.torch.save_file(model.state_dict(), file)."
+        )
+    return _created(timm, name, weights, {}, {})
+
+
+def _require_known(timm: Any, name: str) -> None:
+    if not timm.is_model(name.split(".")[0]):
+        raise SepNormError(
+            f"timm has no model {name!r}: give a name of timm.list_models(), NAME:FILE.safetensors, or local-dir:FOLDER."
+            + nearest(name, timm.list_models())
+        )
 
 
 def from_folder(timm: Any, folder: Path) -> Any:
@@ -74,5 +90,8 @@ def _created(timm: Any, name: str, weights: Path, options: dict[str, Any], scale
         return timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay, **options)
     except SepNormError:
         raise
+    except RuntimeError as error:  # weights that do not fit: torch names the first of them in a second line
+        said = " ".join(line.strip() for line in str(error).splitlines()[:2]).rstrip(".")
+        raise SepNormError(f"timm cannot open {name!r}: {said}.") from error
     except Exception as error:  # whatever options that do not fit make timm raise
         raise SepNormError(f"timm cannot open {name!r}: {one_line(error)}.") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sepnorm.errors import SepNormError
+from sepnorm.surgery.config_trace import LOCK, is_ours, vet_trace
 from sepnorm.surgery.opening.own_models import load_own
 from sepnorm.surgery.opening.settings import DTYPES, is_dtype, is_number, vet_size
 
@@ -49,15 +50,27 @@ _WORDS = _SPECIAL | frozenset(
 _ORDERS = frozenset("trust_remote_code local_files_only is_local".split())
 
 
-def vet_config(found: Mapping[str, Any], where: Path, largest: int) -> dict[str, Any]:
-    """A config without what does not describe the model. ``largest``: the longest side of its weights."""
+def vet_config(found: Mapping[str, Any], where: Path, largest: int, converted: bool = True) -> dict[str, Any]:
+    """A config without what does not describe the model. ``largest``: the longest side of its weights.
+
+    ``converted``: with the separate norms that it may speak of; otherwise as it was before.
+    """
     kind = found.get("model_type")
     if not isinstance(kind, str):
         raise SepNormError(f"{where} names no model_type: it is no config of transformers.")
     if not _is_known(kind):
         code = ", and code that it brings along is not run" if found.get("auto_map") else ""
         raise SepNormError(f"{where} is of a {kind} model, which this version of transformers does not have{code}.")
-    return _vet_settings(found, where, largest)
+    trace: Any = found.get("quantization_config")
+    if not is_ours(trace):
+        return _vet_settings(found, where, largest)
+    vetted = vet_trace(trace, where)
+    fusions = found.get("fusion_config")
+    plain = {key: value for key, value in found.items() if key != "quantization_config"}
+    if isinstance(fusions, Mapping):
+        plain["fusion_config"] = {name: options for name, options in fusions.items() if name != LOCK}
+    kept = _vet_settings(plain, where, largest)
+    return kept | {"quantization_config": vetted, "fusion_config": {LOCK: False}} if converted else kept
 
 
 def _is_known(kind: str) -> bool:

@@ -206,3 +206,25 @@ def test_flat_features_of_pyg_are_taken_too():
 def test_broken_graphs_of_pyg_are_refused(item, words):
     with pytest.raises(SepNormError, match=words):
         from_pyg([item])
+
+
+def test_graphs_with_codes_of_their_own_are_refused():
+    """PyG's ``from_smiles`` counts elements from 0, OGB from 1: codes that differ by one, and fit all the same."""
+    item = ethanol(x=[[0], [0], [1]])
+    item.smiles = "CCO"
+    assert len(from_pyg([item])) == 1
+    item.x = item.x + 1
+    with pytest.raises(SepNormError, match=r"x of graph 0 does not have the codes of zinc for its SMILES, 'CCO'"):
+        from_pyg([item])
+
+
+def test_a_batch_of_graphs_is_taken_apart_and_is_no_molecule():
+    class Batch:
+        def to_data_list(self):
+            return [ethanol(), ethanol()]
+
+    assert len(from_pyg(Batch())) == 2
+    item = ethanol()
+    item.ptr = np.array([0, 1, 3])
+    with pytest.raises(SepNormError, match=r"graph 0 is a batch of several graphs"):
+        from_pyg([item])

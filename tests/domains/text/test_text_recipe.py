@@ -127,7 +127,7 @@ def test_a_run_with_dropout_goes_on_from_its_checkpoint_bit_by_bit(config, folde
 def test_arms_of_a_seed_start_alike_and_calibration_keeps_the_model_working(recipe, config):
     plain, separate = (recipe.prepare(config.changed({"norm": norm})) for norm in ("ln", "bn+ln"))
     old, new = weights(plain), weights(separate)
-    common = [key for key in old if key in new]
+    common = [key for key in old if key in new and new[key].shape == old[key].shape]
     assert len(common) >= len(old) - 2 and all(torch.equal(old[key], new[key]) for key in common)
     first, second = (recipe.encode(model, recipe.held_out)[0] for model in (plain, separate))
     assert float(torch.cosine_similarity(first, second).mean()) > 0.9

@@ -1,0 +1,103 @@
+"""What a conversion did, written into the configs that transformers saves beside a model's weights.
+
+``save_pretrained``, the Trainer, ``push_to_hub`` and sentence-transformers write a model's config as it is. Two entries of it are
+ours. ``quantization_config`` is transformers' place for what has to be done to a model before its weights are loaded; it holds one
+record a site (see ``site_records``), and ``sepnorm.integrations.transformers`` acts on it. Where sepnorm is not imported,
+transformers skips a quantisation that it does not know and goes on with fresh norms. So ``fusion_config`` asks for a fusion that
+only sepnorm makes known: transformers refuses that, and shows its name, which is a sentence.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from sepnorm.errors import SepNormError
+from sepnorm.layer import TokenNorm
+from sepnorm.surgery.families import is_transformers
+from sepnorm.surgery.site_records import describe_site, vet_sites
+
+METHOD = "sepnorm"
+FORMAT = 1
+#: Part of the format: transformers shows it where sepnorm is not imported.
+LOCK = (
+    "sepnorm. This model has separate norms for [CLS] and tokens: pip install sepnorm, and `import sepnorm` before the model is "
+    "loaded."
+)
+
+
+def write_trace(model: nn.Module) -> None:
+    """Makes the configs in ``model`` say which separate norms it has now; where it has none, they say nothing."""
+    for owner in _owners(model):
+        sites = [
+            {key: value for key, value in describe_site(path, layer).items() if key != "trained"}
+            for path, layer in owner.named_modules()
+            if isinstance(layer, TokenNorm) and layer.origin is not None
+        ]
+        if not sites and not is_ours(getattr(owner.config, "quantization_config", None)):
+            continue
+        config = _own_config(model, owner)
+        _clear(config)
+        if sites and getattr(config, "quantization_config", None) is None:
+            config.quantization_config = {"quant_method": METHOD, "format": FORMAT, "sites": sites}
+            config.fusion_config = {**(getattr(config, "fusion_config", None) or {}), LOCK: False}
+
+
+def without_trace(config: Any) -> Any:
+    """A copy of a config that says nothing of separate norms, for a model that has none."""
+    plain = copy.copy(config)
+    _clear(plain)
+    return plain
+
+
+def is_ours(found: Any) -> bool:
+    """Whether a ``quantization_config`` is a record of ours."""
+    return isinstance(found, Mapping) and found.get("quant_method") == METHOD
+
+
+def vet_trace(found: Mapping[str, Any], where: Path | str) -> dict[str, Any]:
+    """A record of ours from a file, with nothing in it that ``write_trace`` does not write."""
+    if found.get("format") != FORMAT or isinstance(found.get("format"), bool):
+        raise SepNormError(
+            f"{where} has norms of sepnorm in the format {found.get('format')!r}, and this version reads {FORMAT}: upgrade sepnorm."
+        )
+    sites = vet_sites(found.get("sites"), where)
+    if not sites or any(site["original"] is None for site in sites):
+        raise SepNormError(f"{where} is damaged: it has norms of sepnorm, and does not say what stood there before.")
+    return {"quant_method": METHOD, "format": FORMAT, "sites": [site | {"trained": True} for site in sites]}
+
+
+def _owners(model: nn.Module) -> Iterator[Any]:
+    """The models of transformers in ``model`` that are in no other one: these are saved with a config."""
+    inner: set[int] = set()
+    for module in model.modules():
+        if is_transformers(module) and id(module) not in inner and hasattr(module, "config"):
+            inner |= {id(part) for part in module.modules()}
+            yield module
+
+
+def _own_config(model: nn.Module, owner: Any) -> Any:
+    """A config that no other model has: several are often built from one, and only this one was converted."""
+    old = owner.config
+    config = copy.copy(old)
+    for module in model.modules():
+        holder: Any = module
+        if getattr(holder, "config", None) is old:
+            holder.config = config
+    return config
+
+
+def _clear(config: Any) -> None:
+    if is_ours(getattr(config, "quantization_config", None)):
+        del config.quantization_config
+    fusions = getattr(config, "fusion_config", None)
+    if isinstance(fusions, dict) and LOCK in fusions:
+        rest = {name: options for name, options in fusions.items() if name != LOCK}
+        if rest:
+            config.fusion_config = rest
+        else:
+            del config.fusion_config
