@@ -110,7 +110,7 @@ def _require_tensors(model: Any, sites: list[dict[str, Any]], files: Any) -> Non
 def _register_lock() -> None:
     """Makes the fusion known that locks converted models: there is nothing to fuse."""
     try:
-        from transformers import fusion_mapping
-    except ImportError:  # before transformers 5.6, which does not read what asks for it
+        from transformers.fusion_mapping import _FUSION_REGISTRY, ModuleFusionSpec
+    except ImportError:  # versions that do not read what asks for it, or that keep it elsewhere
         return
-    fusion_mapping._FUSION_REGISTRY.setdefault(LOCK, fusion_mapping.ModuleFusionSpec())
+    _FUSION_REGISTRY.setdefault(LOCK, ModuleFusionSpec())

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ def is_there(library: str) -> bool:
     return folder is None or (ROOT / folder / library).is_dir()
 
 
-@cache
 def seen(library: str) -> dict[str, dict[str, dict[str, Any]]]:
     """What was seen of each case: by name, then by ``write``, ``read`` and ``without``."""
     found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in cases(library)}

@@ -14,36 +14,21 @@ import refusals
 
 from sepnorm import SepNormError
 
-ALL = [(library, case) for library in matrix.LIBRARIES for case in matrix.cases(library)]
+#: Those that show why a model cannot be loaded where sepnorm is not imported.
+TELLING = {"transformers", "sentence_transformers", "peft"}
 
 
-def skip_if_absent(library: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("library", matrix.LIBRARIES)
+def test_what_is_saved_is_loaded_and_without_sepnorm_it_is_not(library):
+    """All cases of a library together: they have their processes in common."""
     if not matrix.is_there(library):
         pytest.skip(f"{library} is tested from a folder of its own, {matrix.LIBRARIES[library]}: see the Makefile")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("library", "case"), ALL)
-def test_what_is_saved_is_loaded(library, case):
-    skip_if_absent(library)
-    read = matrix.seen(library)[case]["read"]
-    assert "error" not in read, read["where"]
-    assert read["distance"] <= 1e-6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("library", "case"), ALL)
-def test_without_sepnorm_nothing_is_loaded(library, case):
-    skip_if_absent(library)
-    assert "error" in matrix.seen(library)[case]["without"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("library", ["transformers", "sentence_transformers", "peft"])
-def test_without_sepnorm_a_sentence_says_what_to_do(library):
-    skip_if_absent(library)
-    for case in matrix.seen(library).values():
-        assert "import sepnorm" in case["without"]["error"]
+    for case, ways in matrix.seen(library).items():
+        assert "error" not in ways["read"], (case, ways["read"].get("where"))
+        assert ways["read"]["distance"] <= 1e-6, case
+        assert "error" in ways["without"], case
+        assert library not in TELLING or "import sepnorm" in ways["without"]["error"], case
 
 
 @pytest.mark.parametrize("refusal", refusals.REFUSALS, ids=lambda each: f"{each.library}: {each.what}")
