@@ -194,7 +194,7 @@ def diagnoses(
 
 def _collapse(named: dict[str, Diagnosis], seed: int) -> Section:
     """Verdicts with their reasons, and every measure of [CLS] and of the mean of tokens."""
-    rows = [[name, d.verdict.level, d.verdict.reason] for name, d in named.items()]
+    rows = [[name, d.verdict.title, d.verdict.reason] for name, d in named.items()]
     body = f"<p>Test samples of seed {seed}.</p>" + table(["arm", "[CLS] is", "reason"], rows, mark=_level_class)
     body += _measures("[CLS]", {name: d.embeddings for name, d in named.items()})
     means = {name: d.mean_of_tokens for name, d in named.items() if d.mean_of_tokens is not None}
@@ -202,7 +202,9 @@ def _collapse(named: dict[str, Diagnosis], seed: int) -> Section:
 
 
 def _level_class(cell: str) -> str:
-    return cell.split()[0] if cell in LEVELS else "sentence" if cell.endswith(".") else ""
+    return (
+        cell.split(":")[0].split()[0] if cell.partition(":")[0] in LEVELS else "sentence" if cell.endswith(".") else ""
+    )
 
 
 def _measures(what: str, summaries: dict[str, Summary]) -> str:

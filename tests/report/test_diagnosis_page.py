@@ -64,7 +64,7 @@ def test_the_page_of_two_files_in_a_browser(tmp_path, cloud_file):
             "dog",
         ]
         verdicts = [box.text.split("\n")[0] for box in driver.find_elements("css selector", ".verdict")]
-        assert verdicts == ["wide.npz: healthy", "narrow.npz: collapsed"]
+        assert verdicts == ["wide.npz: healthy", "narrow.npz: partly collapsed: off-centre"]
 
 
 def test_nothing_from_the_data_becomes_markup(tmp_path):
