@@ -1,6 +1,8 @@
 from sepnorm import geometry as geometry
 from sepnorm import losses as losses
 from sepnorm._version import __version__ as __version__
+from sepnorm.domains.healing import Healing as Healing
+from sepnorm.domains.healing import heal as heal
 from sepnorm.domains.own_training import compare as compare
 from sepnorm.errors import SepNormError as SepNormError
 from sepnorm.errors import SepNormWarning as SepNormWarning

@@ -81,6 +81,24 @@ def check_diagnosis(
     require_here(data)
 
 
+def check_healing(
+    target: str, data: str | None, test: str | None, column: str | None, label: str | None, out: Path
+) -> None:
+    """For ``heal``."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SepNormError(f"{out} is there already and not empty: name a new folder by --out.")
+    require_writable(out)
+    if is_vectors(target):
+        for given, name in ((data, "--data"), (test, "--test")):
+            if given is not None:
+                raise SepNormError(
+                    f"{name} is for models, and {target} holds vectors: leave it out, labels are read with them."
+                )
+    if test is not None:
+        require_here(test, "file")
+    check_diagnosis(target, data, column, label, None)
+
+
 def check_export(model: str, out: Path) -> None:
     """For ``export``."""
     if out.suffix.lower() != ".onnx":

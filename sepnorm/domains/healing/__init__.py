@@ -1,0 +1,5 @@
+"""``heal``: better vectors without training, by a linear map that held-out data agree with."""
+
+from sepnorm.domains.healing.healing import Healing, heal, load_map
+
+__all__ = ["Healing", "heal", "load_map"]
