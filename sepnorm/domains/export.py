@@ -43,7 +43,7 @@ def export_onnx(target: str, out: Path, healing: Path | None = None) -> Exported
     """Writes a model as ONNX with its batch statistics folded, after ONNX Runtime has given the same, if it is installed.
 
     ``healing``: a folder that ``heal`` wrote, by default the model's own if it is one. The file then has one more output,
-    ``embedding``: the healed vector, one linear map behind the pooling.
+    ``healed``: the healed vector, one linear map behind the pooling.
     """
     check_export(target, out)
     try:
@@ -61,7 +61,7 @@ def export_onnx(target: str, out: Path, healing: Path | None = None) -> Exported
         freeze(body)
     names = list(OUTPUTS)
     if healed is not None:
-        body, names = _healed(encoder, body, healed, found.example), [*OUTPUTS, "embedding"]
+        body, names = _healed(encoder, body, healed, found.example), [*OUTPUTS, "healed"]
     large = sum(tensor.nbytes for tensor in body.state_dict().values()) > _LARGEST
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
         with _hushed(), _exporting(target):
