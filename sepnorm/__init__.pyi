@@ -18,3 +18,6 @@ from sepnorm.surgery.inspection import inspect as inspect
 from sepnorm.surgery.reports import ConversionReport as ConversionReport
 from sepnorm.surgery.saving import load as load
 from sepnorm.surgery.saving import save as save
+from sepnorm.training.monitor import Limits as Limits
+from sepnorm.training.monitor import Monitor as Monitor
+from sepnorm.training.monitor import Reading as Reading

@@ -6,7 +6,9 @@ Each is made from the mean and covariance of a sample, ``x -> W x + b``, and so 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -29,7 +31,24 @@ class LinearMap:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """(count, in) to (count, out), in double precision and given back in the precision of ``rows``."""
+        if self.scales is not None:
+            return (rows.double() * self.scales + self.bias).to(rows.dtype)
         return (rows.double() @ self.weight.T + self.bias).to(rows.dtype)
+
+    @cached_property
+    def scales(self) -> Tensor | None:
+        """The diagonal of the weight (in,) where nothing else is in it, which needs no product of matrices."""
+        square = self.weight.shape[0] == self.weight.shape[1]
+        diagonal = self.weight.diagonal()
+        return diagonal if square and torch.equal(self.weight, diagonal.diag()) else None
+
+    def in_single_precision(self) -> Callable[[Tensor], Tensor]:
+        """The same for many rows (count, in) in single precision; what is common to all is taken away in double first."""
+        if self.scales is not None:
+            return lambda rows: self(rows.float())
+        centre = torch.linalg.lstsq(self.weight, -self.bias[:, None]).solution[:, 0]
+        weight, bias = self.weight.float().T.contiguous(), (self.weight @ centre + self.bias).float()
+        return lambda rows: (rows.double() - centre).float() @ weight + bias
 
     def transform(self, x: Any) -> Any:
         """One vector (in,) or many (count, in), a tensor for a tensor and an array for an array, in parts."""

@@ -20,6 +20,7 @@ from sepnorm.report.diagnosis_page import definitions, layer_sections, site_tabl
 from sepnorm.report.diagnosis_page import summary_rows as measure_rows
 from sepnorm.report.forest import forest
 from sepnorm.report.page import Section, table, write_page
+from sepnorm.report.progress_figures import progress_curves
 from sepnorm.report.runs import diagnosis_of
 from sepnorm.report.selection import MOST_ARMS, shown_arms
 from sepnorm.report.tables import comparison_tables, summary_rows
@@ -45,6 +46,7 @@ def write_comparison(
     said = html.escape(headline(comparison))
     lead = f'<div class="verdict">{_decided(comparison)}<p>{said}</p></div>'
     drawn = [loss_curves(arms)] if all(any(arm.losses.values()) for arm in arms) else []
+    drawn += progress_curves(arms)
     drawn += against_uniformity(comparison)
     sections = [
         *(Section("Differences by seed", figures=[each]) for each in forest(comparison)),

@@ -78,6 +78,13 @@ def test_a_dimension_that_is_constant_is_not_enlarged():
         assert found.isfinite().all() and found[:, 2].abs().max() < 0.1
 
 
+def test_single_precision_is_as_good_as_double_far_from_the_origin(rows):
+    far = (rows + 1000).float()
+    for make in (centring, standardising, whitening, lambda moments: whitening(moments, 1.0, 3)):
+        found = make(moments_of(far))
+        assert torch.allclose(found.in_single_precision()(far), found(far.double()).float(), rtol=1e-4, atol=1e-4)
+
+
 def test_transform_takes_one_vector_or_many_of_either_kind(rows):
     found = whitening(moments_of(rows))
     many = found.transform(rows)

@@ -33,6 +33,7 @@ from sepnorm.training.devices import check_device
 FILE = "healing.npz"
 #: Samples of the data that a model is run on unless told otherwise.
 MODEL_SAMPLES = 5000
+_MEASURED = 3000  # samples that verdicts are made from
 _HOW = {
     "labels": "accuracy of nearest neighbours, in five folds",
     "pairs": "Spearman's correlation with the ratings of pairs",
@@ -163,7 +164,7 @@ def heal(
     report = progress or (lambda done, total: None)
     source, said = _source(target, data, test, labels, column, label, split, max_samples, device, report)
     require_enough(source.count, source.dim, said)
-    before = summary(source.rows[source.own])
+    before = summary(source.rows[source.own][:_MEASURED])
     if before.participation_ratio == 0:
         raise SepNormError(f"the vectors of {said} are all the same: there is nothing that a map could spread out.")
     verdict = judge(before, target=said, data=data if isinstance(data, str) else None)
@@ -172,7 +173,7 @@ def heal(
     found = taken.make(source.moments[taken.pooling])
     healed = found(source.rows[taken.pooling])
     numbers = None if source.labels is None or len(set(source.labels)) < 2 else numbers_of(source.labels)
-    after = summary(healed)
+    after = summary(healed[:_MEASURED])
     healing = Healing(
         said,
         data if isinstance(data, str) else None,

@@ -39,7 +39,7 @@ def write_vectors(path: Path, file: EmbeddingFile, found: LinearMap) -> int:
     """All vectors of a file, healed, in their order as ``.npy`` in single precision, in parts; gives their number."""
     import numpy
 
-    out = found.weight.shape[0]
+    out, apply = found.weight.shape[0], found.in_single_precision()
     rows = 0
 
     def header(handle: Any) -> None:
@@ -52,7 +52,7 @@ def write_vectors(path: Path, file: EmbeddingFile, found: LinearMap) -> int:
             header(handle)
             begin = handle.tell()
             for part in file.parts():
-                handle.write(found(part.rows.float()).numpy().data)
+                handle.write(apply(part.rows).numpy().data)
                 rows += len(part.rows)
             handle.seek(0)
             header(handle)

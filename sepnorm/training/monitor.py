@@ -1,0 +1,321 @@
+"""``sepnorm.Monitor``: how [CLS] lies in space while a model trains, in anyone's loop, and a warning before it is lost."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sepnorm.arguments import require_module, whole
+from sepnorm.errors import CollapseWarning, SepNormError, require_known
+from sepnorm.geometry.cloud import Directions, Triangle
+from sepnorm.geometry.measures import dead_of, entropy_rank
+from sepnorm.geometry.pairs import compare_pairs, directions_of
+from sepnorm.geometry.spectra import alpha_of
+from sepnorm.surgery import model_call as feed
+from sepnorm.training.statistics_drift import watch_drift
+
+#: From a model and the batch to [CLS] (samples, dim) and the mean of tokens alike, or None where there is none.
+Embed = Callable[[nn.Module, Any], tuple[Tensor, Tensor | None]]
+ACTIONS = ("warn", "stop", "nothing")
+# What other trainers call beside the hooks below: nothing is done there.
+_TRANSFORMERS = (
+    "on_init_end on_train_begin on_train_end on_epoch_begin on_epoch_end on_step_begin on_pre_optimizer_step on_optimizer_step "
+    "on_substep_end on_evaluate on_predict on_save on_log on_prediction_step on_push_begin"
+)
+_LIGHTNING = (
+    "setup teardown on_fit_start on_fit_end on_sanity_check_start on_sanity_check_end on_train_batch_start on_train_epoch_start "
+    "on_train_epoch_end on_validation_epoch_start on_validation_epoch_end on_test_epoch_start on_test_epoch_end "
+    "on_predict_epoch_start on_predict_epoch_end on_validation_batch_start on_validation_batch_end on_test_batch_start "
+    "on_test_batch_end on_predict_batch_start on_predict_batch_end on_train_start on_validation_start on_validation_end "
+    "on_test_start on_test_end on_predict_start on_predict_end on_exception on_save_checkpoint on_load_checkpoint "
+    "on_before_backward on_after_backward on_before_optimizer_step on_before_zero_grad"
+)
+_HOOKS = frozenset(f"{_TRANSFORMERS} {_LIGHTNING}".split())
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When [CLS] counts as collapsed, and when it has recovered: between the two nothing changes (hysteresis).
+
+    ``cosine``: mean cosine of two samples; ``rank``: centred effective rank, as a share of what is possible. A collapse is
+    ``patience`` readings in a row beyond one of the first two limits.
+    """
+
+    cosine: float = 0.98
+    rank: float = 0.05
+    cosine_recovered: float = 0.95
+    rank_recovered: float = 0.08
+    patience: int = 2
+
+    def __post_init__(self) -> None:
+        whole(self.patience, "patience", 1)
+        if self.cosine_recovered > self.cosine or self.rank_recovered < self.rank:
+            raise SepNormError(
+                f"recovery is at the healthy side of collapse: cosine_recovered={self.cosine_recovered} is at most {self.cosine}, "
+                f"and rank_recovered={self.rank_recovered} at least {self.rank}."
+            )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Figures by name, as ``cls_effective_rank_centered``, at one step; ``collapsed`` is the state after it."""
+
+    step: int
+    figures: dict[str, float]
+    collapsed: bool
+
+
+class Monitor:
+    """Measures [CLS] and the mean of tokens on one fixed batch every so many steps, and warns when [CLS] collapses.
+
+    The training is as it would be without it: random numbers, modes, batch statistics and gradients are left as they were, to
+    the bit. In a loop of your own call ``monitor.step(step)`` after each step. For transformers' and sentence-transformers'
+    trainers ``monitor.attach(trainer)``, or give it in ``callbacks=[monitor]``; for Lightning ``Trainer(callbacks=[monitor])``.
+
+    Args:
+        model: the model that is trained.
+        batch: at least two samples (better 256), in a form that ``sepnorm.inspect`` takes.
+        every: steps between readings.
+        on_collapse: ``"warn"``, ``"stop"`` (the trainer saves a checkpoint and ends; in a loop ``monitor.stopped`` is True), or
+            ``"nothing"``.
+        limits: see ``Limits``.
+        embed: ``embed(model, batch)`` gives [CLS] (samples, dim) and the mean of tokens or None, where the model's output is no
+            hidden states (batch, tokens, dim) with [CLS] first.
+        log: called with a reading's figures and the step.
+        save: called with the step before a stop, to save a checkpoint; for Lightning it may be a path.
+
+    ``history`` has every ``Reading``. Figures are ``mean_cosine``, ``uniformity``, ``effective_rank``,
+    ``effective_rank_centered``, ``alpha_req`` and ``dead`` (share of dead dimensions), each of ``cls_`` and ``mean_``, and
+    ``drift``: how far running batch statistics are from those of the batch, in standard deviations.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Any,
+        *,
+        every: int = 100,
+        on_collapse: str = "warn",
+        limits: Limits | None = None,
+        embed: Embed | None = None,
+        log: Callable[[Mapping[str, float], int], Any] | None = None,
+        save: Callable[[int], Any] | str | Path | None = None,
+    ) -> None:
+        require_module(model)
+        self.model, self.batch = model, batch
+        self.every = whole(every, "every", 1)
+        self.on_collapse = require_known("action on collapse", on_collapse, ACTIONS)
+        self.limits = limits or Limits()
+        self.embed, self.log, self.save = embed or embed_by_cls, log, save
+        self.history: list[Reading] = []
+        self.collapsed = self.stopped = False
+        self._beyond = 0  # readings in a row
+        self._trainer: Any = None
+
+    def step(self, step: int) -> Reading | None:
+        """To be called after each step of training: a reading where one is due, else None."""
+        if step % self.every:
+            return None
+        return self.read(step)
+
+    def read(self, step: int) -> Reading:
+        """A reading now, whether one is due or not."""
+        figures = self.measure()
+        reading = Reading(step, figures, self._judge(figures))
+        self.history.append(reading)
+        if self.log is not None:
+            self.log(figures, step)
+        return reading
+
+    def measure(self) -> dict[str, float]:
+        """The figures of the batch as the model is now."""
+        with _untouched(self.model), torch.no_grad(), watch_drift(self.model) as drift:
+            cls, mean = self.embed(self.model, self.batch)
+        found = {f"cls_{name}": value for name, value in figures_of(cls).items()}
+        if mean is not None:
+            found |= {f"mean_{name}": value for name, value in figures_of(mean).items()}
+        if (gap := drift()) is not None:
+            found["drift"] = gap
+        return found
+
+    def _judge(self, figures: Mapping[str, float]) -> bool:
+        limits, cosine, share = self.limits, figures["cls_mean_cosine"], figures["cls_rank_share"]
+        if math.isnan(cosine) or cosine >= limits.cosine or share < limits.rank:
+            self._beyond += 1
+        else:
+            self._beyond = 0
+        if not self.collapsed and self._beyond >= limits.patience:
+            self.collapsed = True
+            self._act(cosine, figures["cls_effective_rank_centered"])
+        elif self.collapsed and cosine <= limits.cosine_recovered and share >= limits.rank_recovered:
+            self.collapsed = False
+        return self.collapsed
+
+    def _act(self, cosine: float, rank: float) -> None:
+        if self.on_collapse == "nothing":
+            return
+        warnings.warn(
+            f"[CLS] collapses: two samples have a cosine of {cosine:.3f}, and they fill {rank:.1f} dimensions after centring. "
+            "Lower the rate of learning, add a uniformity term, or give [CLS] a norm of its own (sepnorm.convert).",
+            CollapseWarning,
+            stacklevel=4,
+        )
+        self.stopped = self.on_collapse == "stop"
+
+    # ---- trainers ----
+
+    def attach(self, trainer: Any) -> Monitor:
+        """Adds itself to a trainer of transformers or sentence-transformers, and logs to what that logs to."""
+        trainer.add_callback(self)
+        self._trainer = trainer
+        return self
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        """Of transformers' trainers."""
+        reading = self.step(state.global_step)
+        if reading is not None:
+            if self._trainer is not None:
+                self._trainer.log(dict(reading.figures))
+            else:
+                state.log_history.append(reading.figures | {"step": reading.step})
+        if self.stopped:
+            control.should_save = control.should_training_stop = True
+        return control
+
+    def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:
+        """Of Lightning's trainer."""
+        last = self.history[-1].step if self.history else None
+        reading = (
+            self.step(trainer.global_step) if trainer.global_step != last else None
+        )  # batches may be gathered to a step
+        if reading is not None:
+            for logger in getattr(trainer, "loggers", []):
+                logger.log_metrics(dict(reading.figures), step=reading.step)
+            if self.stopped:
+                if isinstance(self.save, str | Path):
+                    trainer.save_checkpoint(str(self.save))
+                trainer.should_stop = True
+
+    @property
+    def state_key(self) -> str:
+        """By which Lightning knows it."""
+        return type(self).__name__
+
+    def state_dict(self) -> dict[str, Any]:
+        """What checkpoints hold of it: the readings, and whether [CLS] is collapsed."""
+        return {
+            "history": [[r.step, r.figures, r.collapsed] for r in self.history],
+            "collapsed": self.collapsed,
+            "beyond": self._beyond,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what ``state_dict`` gave."""
+        self.history = [Reading(int(step), dict(figures), bool(c)) for step, figures, c in state["history"]]
+        self.collapsed, self._beyond = bool(state["collapsed"]), int(state["beyond"])
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _HOOKS:
+            return _pass
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+
+def _pass(*args: Any, **kwargs: Any) -> None:
+    """A hook where nothing is done."""
+
+
+def embed_by_cls(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None]:
+    """[CLS] (samples, dim) and the mean of all tokens that are no padding, from a model's last hidden states."""
+    output = feed.run(model, batch)
+    hidden = output
+    if not isinstance(output, Tensor):
+        names = ("last_hidden_state", "token_embeddings")
+        kept = output if isinstance(output, Mapping) else vars(output) if hasattr(output, "__dict__") else {}
+        hidden = next((kept[name] for name in names if isinstance(kept.get(name), Tensor)), None)
+    if not isinstance(hidden, Tensor) or hidden.dim() != 3:
+        found = (
+            f"a tensor of shape {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(output).__name__}"
+        )
+        raise SepNormError(
+            f"{type(model).__name__} gives {found} and no hidden states (batch, tokens, dim): tell how [CLS] is had of it, by "
+            "embed=lambda model, batch: (cls, None)."
+        )
+    mask = output.get("attention_mask") if isinstance(output, Mapping) else None
+    if mask is None and isinstance(batch, Mapping):
+        mask = batch.get("attention_mask")
+    if mask is None:
+        return hidden[:, 0], hidden.mean(1)
+    weight = torch.as_tensor(mask).to(hidden)[..., None]
+    return hidden[:, 0], (hidden * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+def figures_of(rows: Tensor) -> dict[str, float]:
+    """The measures of vectors (samples, dim); NaN where some are not finite."""
+    rows = rows.detach().float().cpu()
+    names = (
+        "mean_cosine",
+        "uniformity",
+        "effective_rank",
+        "effective_rank_centered",
+        "rank_share",
+        "alpha_req",
+        "dead",
+    )
+    if rows.dim() != 2 or len(rows) < 2:
+        raise SepNormError(
+            f"a monitor compares samples, so its batch has at least two, found vectors of shape {tuple(rows.shape)}."
+        )
+    if not bool(rows.isfinite().all()) or not bool((rows != 0).any(1).sum() > 1):
+        return dict.fromkeys(names, math.nan)
+    triangle, directions = Triangle(), Directions(rows.shape[1])
+    triangle.add(rows)
+    directions.add(rows)
+    centred = triangle.singular_values(center=True)
+    rank = entropy_rank(centred)
+    values = (
+        directions.mean_cosine,
+        float(compare_pairs(directions_of(rows), 2, directions.count, 0).uniformity),
+        entropy_rank(triangle.singular_values()),
+        rank,
+        rank / max(min(len(rows) - 1, rows.shape[1]), 1),
+        alpha_of(centred),
+        dead_of(triangle) / rows.shape[1],
+    )
+    return dict(zip(names, values, strict=True))
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; random numbers, modes and buffers are as they were after it."""
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    state, of_numpy = random.getstate(), _numpy_state()
+    try:
+        with feed.quiet(model):
+            yield
+    finally:
+        random.setstate(state)
+        if of_numpy is not None:
+            import numpy
+
+            numpy.random.set_state(of_numpy)
+        with torch.no_grad():
+            for buffer, before in kept:
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)
+
+
+def _numpy_state() -> Any:
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy.random.get_state()
