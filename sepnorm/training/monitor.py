@@ -47,7 +47,8 @@ class Limits:
     """When [CLS] counts as collapsed, and when it has recovered: between the two nothing changes (hysteresis).
 
     ``cosine``: mean cosine of two samples; ``rank``: centred effective rank, as a share of what is possible. A collapse is
-    ``patience`` readings in a row beyond one of the first two limits.
+    ``patience`` readings in a row beyond one of the first two limits. The [CLS] of a model that is new is alike for all samples:
+    until it was healthy once, the first ``grace`` readings do not count.
     """
 
     cosine: float = 0.98
@@ -55,9 +56,11 @@ class Limits:
     cosine_recovered: float = 0.95
     rank_recovered: float = 0.08
     patience: int = 2
+    grace: int = 5
 
     def __post_init__(self) -> None:
         whole(self.patience, "patience", 1)
+        whole(self.grace, "grace", 0)
         if self.cosine_recovered > self.cosine or self.rank_recovered < self.rank:
             raise SepNormError(
                 f"recovery is at the healthy side of collapse: cosine_recovered={self.cosine_recovered} is at most {self.cosine}, "
@@ -119,6 +122,7 @@ class Monitor:
         self.history: list[Reading] = []
         self.collapsed = self.stopped = False
         self._beyond = 0  # readings in a row
+        self._was_healthy = False
         self._trainer: Any = None
 
     def step(self, step: int) -> Reading | None:
@@ -149,10 +153,10 @@ class Monitor:
 
     def _judge(self, figures: Mapping[str, float]) -> bool:
         limits, cosine, share = self.limits, figures["cls_mean_cosine"], figures["cls_rank_share"]
-        if math.isnan(cosine) or cosine >= limits.cosine or share < limits.rank:
-            self._beyond += 1
-        else:
-            self._beyond = 0
+        beyond = math.isnan(cosine) or cosine >= limits.cosine or share < limits.rank
+        self._was_healthy |= not beyond
+        counts = self._was_healthy or math.isnan(cosine) or len(self.history) >= limits.grace
+        self._beyond = self._beyond + 1 if beyond and counts else 0
         if not self.collapsed and self._beyond >= limits.patience:
             self.collapsed = True
             self._act(cosine, figures["cls_effective_rank_centered"])
@@ -216,12 +220,14 @@ class Monitor:
             "history": [[r.step, r.figures, r.collapsed] for r in self.history],
             "collapsed": self.collapsed,
             "beyond": self._beyond,
+            "was_healthy": self._was_healthy,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what ``state_dict`` gave."""
         self.history = [Reading(int(step), dict(figures), bool(c)) for step, figures, c in state["history"]]
         self.collapsed, self._beyond = bool(state["collapsed"]), int(state["beyond"])
+        self._was_healthy = bool(state["was_healthy"])
 
     def __getattr__(self, name: str) -> Any:
         if name in _HOOKS:

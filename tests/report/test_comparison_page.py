@@ -265,7 +265,7 @@ def test_a_run_without_layers_tokens_and_means_is_diagnosed(tmp_path):
     np.savez(arm.folders[0] / "embeddings.npz", cls=np.eye(8).repeat(3, 0))
     found = diagnosis_of(arm, 0)
     assert found.layers is None and found.tokens is None and found.mean_of_tokens is None
-    assert found.verdict.level == "healthy" and found.points.labels is None
+    assert found.verdict.illnesses == ["duplicates"] and found.points.labels is None
     for other in comparison(tmp_path / "other").arms:
         assert diagnosis_of(other, 0).mean_of_tokens is not None
 

@@ -120,6 +120,7 @@ def test_collapse_is_told_once_and_anew_only_after_recovery():
         warnings.simplefilter("always")
         states = readings(
             monitor,
+            (0.5, 0.5),
             (0.95, 0.5),  # one reading is not enough
             (0.5, 0.5),
             (0.95, 0.5),
@@ -131,9 +132,16 @@ def test_collapse_is_told_once_and_anew_only_after_recovery():
             (0.2, 0.05),
             (0.2, 0.05),
         )
-    assert states == [False, False, False, True, True, True, True, False, False, True]
+    assert states == [False, False, False, False, True, True, True, True, False, False, True]
     assert [warning.category for warning in told] == [CollapseWarning] * 2
     assert "[CLS] collapses" in str(told[0].message) and not monitor.stopped
+
+
+def test_a_new_model_has_time_to_become_healthy():
+    for first, expected in (((1.0, 0.5), 7), ((0.5, 0.5), 3)):  # alike from the start, or healthy once
+        monitor = Monitor(bert(), sentences(), on_collapse="nothing")
+        states = readings(monitor, first, *[(1.0, 0.5)] * 7)
+        assert states.index(True) + 1 == expected
 
 
 def test_stop_and_nothing():
@@ -141,7 +149,7 @@ def test_stop_and_nothing():
         monitor = Monitor(bert(), sentences(), on_collapse=action)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore" if action == "stop" else "error")
-            readings(monitor, (1.0, 0.5), (float("nan"), 0.5))
+            readings(monitor, (0.5, 0.5), (1.0, 0.5), (float("nan"), 0.5))
         assert monitor.stopped is stopped and monitor.collapsed
 
 
@@ -209,7 +217,7 @@ def test_the_trainer_of_transformers_trains_the_same_and_logs_the_readings(tmp_p
 
 
 def test_a_collapse_stops_the_trainer_with_a_checkpoint(tmp_path):
-    limits = Limits(cosine=-1, cosine_recovered=-1)  # anything is a collapse
+    limits = Limits(cosine=-1, cosine_recovered=-1, grace=0)  # anything is a collapse
     trainer, monitor = hf_trainer(tmp_path, True, on_collapse="stop", limits=limits)
     with pytest.warns(CollapseWarning):
         trainer.train()
@@ -281,7 +289,9 @@ def test_lightning_calls_it_by_its_hooks():
             self.saved = path
 
     model, trainer = bert(), Trainer()
-    monitor = Monitor(model, sentences(12), every=2, on_collapse="stop", save="last.ckpt", limits=Limits(-1, 0, -1, 0))
+    monitor = Monitor(
+        model, sentences(12), every=2, on_collapse="stop", save="last.ckpt", limits=Limits(-1, 0, -1, 0, grace=0)
+    )
     monitor.setup(trainer, model, stage="fit")
     monitor.on_train_start(trainer, model)
     with warnings.catch_warnings(record=True) as told:
