@@ -25,6 +25,9 @@ def heal(
         str | None,
         typer.Option(help="Take this candidate without a choice: centre, standardise, 'whiten 0.5' and so on."),
     ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="Keep to cls or mean (of tokens); by default all are tried.")
+    ] = None,
     column: Column = None,
     label: Annotated[str | None, typer.Option(help="The column of labels in a file of vectors.")] = None,
     split: Split = "train",
@@ -47,6 +50,7 @@ def heal(
             data,
             test=test,
             method=method,
+            pooling=pooling,
             column=column,
             label=label,
             split=split,

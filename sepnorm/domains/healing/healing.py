@@ -21,7 +21,7 @@ from sepnorm.domains.healing.scoring import label_hits, pair_cosines, view_hits
 from sepnorm.domains.healing.sources import Source, from_array, from_file, from_model, open_vectors
 from sepnorm.domains.healing.thresholds import Threshold, thresholds
 from sepnorm.domains.targets import find_model
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, require_known
 from sepnorm.files import intact, refuse_bombs, write_whole
 from sepnorm.geometry import Summary, summary
 from sepnorm.geometry.linear_maps import LinearMap
@@ -128,6 +128,7 @@ def heal(
     test: str | None = None,
     labels: Sequence[Any] | None = None,
     method: str | None = None,
+    pooling: str | None = None,
     out: str | Path | None = None,
     column: str | None = None,
     label: str | None = None,
@@ -150,6 +151,7 @@ def heal(
         data: for models, what ``diagnose`` takes, or a list of texts.
         test: for text models, a table of rated pairs (sentence1, sentence2, score); of one with splits, those for development.
         labels: one for each row of an array; files and data bring their own.
+        pooling: of a model, ``"cls"`` or ``"mean"``, to keep to it; by default its own is the start, and all are tried.
         method: a candidate by its name, as ``"centre"`` or ``"whiten 0.5"``, to take it without a choice.
         out: a folder to write everything to, as ``Healing.save`` does.
         column, label, split: of files and data, where they are not clear.
@@ -162,7 +164,7 @@ def heal(
         The ``Healing``, whose ``transform(x)`` maps other vectors.
     """
     report = progress or (lambda done, total: None)
-    source, said = _source(target, data, test, labels, column, label, split, max_samples, device, report)
+    source, said = _source(target, data, test, labels, pooling, column, label, split, max_samples, device, report)
     require_enough(source.count, source.dim, said)
     before = summary(source.rows[source.own][:_MEASURED])
     if before.participation_ratio == 0:
@@ -200,6 +202,7 @@ def _source(
     data: Any,
     test: str | None,
     labels: Sequence[Any] | None,
+    pooling: str | None,
     column: str | None,
     label: str | None,
     split: str,
@@ -210,7 +213,7 @@ def _source(
     file = open_vectors(target, column, label)
     is_model = isinstance(target, str | Path | nn.Module) and file is None
     if not is_model:
-        for given, name in ((data, "data"), (test, "test")):
+        for given, name in ((data, "data"), (test, "test"), (pooling, "pooling")):
             if given is not None:
                 raise SepNormError(f"{name} is for models: vectors are judged by labels, one for each row.")
         found = from_file(file, report) if file is not None else from_array(target, labels)
@@ -222,7 +225,9 @@ def _source(
     check_device(device)
     longest = getattr(target, "max_seq_length", None)
     encoder = wrap_model(target) if isinstance(target, nn.Module) else open_encoder(str(target))
-    own = own_pooling(encoder)
+    own = own_pooling(encoder) if pooling is None else require_known("pooling", pooling, ("cls", "mean"))
+    if own == "cls":
+        encoder.require_cls()
     encoder.to_device(device)
     records = _records(encoder, data, column, split)
     named = data if isinstance(data, str) else "the data"
@@ -231,6 +236,8 @@ def _source(
     encoder.to_device("cpu")
     if longest is not None:
         target.max_seq_length = longest  # of a user's own model, which is cut while it is run here
+    if pooling is not None:
+        found.rows = {pooling: found.rows[pooling]}
     found.origin = target if isinstance(target, nn.Module) else find_model(str(target))
     return found, encoder.name
 

@@ -30,8 +30,8 @@ def label_hits(
     hits = torch.zeros(len(tried), len(labels), dtype=torch.bool)
     for fold in range(FOLDS):
         here = folds == fold
-        for number, unit in _mapped(rows, here, all_moments, tried):
-            hits[number, here] = _vote(unit[~here], labels[~here], unit[here]) == labels[here]
+        for number, healed in _mapped(rows, here, all_moments, tried):
+            hits[number, here] = nearest_votes(healed[~here], labels[~here], healed[here]) == labels[here]
     return hits
 
 
@@ -81,13 +81,14 @@ def _mapped(
 ) -> list[tuple[int, Tensor]]:
     maps = _maps(rows, here, all_moments, tried)
     return [
-        (number, F.normalize(found(rows[candidate.pooling]).float(), dim=1))
+        (number, found(rows[candidate.pooling]))
         for number, (candidate, found) in enumerate(zip(tried, maps, strict=True))
     ]
 
 
-def _vote(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
-    """The class (test,) that the nearest of ``train`` (count, dim), at length one, vote for."""
+def nearest_votes(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
+    """The class (test,) that the nearest of ``train`` (count, dim) by cosine vote for, as the kNN probe has it."""
+    train, test = F.normalize(train.float(), dim=1), F.normalize(test.float(), dim=1)
     k, classes = min(_NEIGHBOURS, len(train)), int(labels.max()) + 1
     found = []
     for part in test.split(_BLOCK):
