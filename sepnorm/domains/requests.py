@@ -27,8 +27,10 @@ def check_embedding(model: str, data: str, out: Path, pooling: str) -> None:
     """For ``embed``."""
     if out.suffix.lower() not in FORMATS:
         raise SepNormError(f"embeddings are written to {' or '.join(FORMATS)} files, found {out.name}: change --out.")
-    require_known("pooling", pooling, POOLINGS)
-    find_model(model)
+    require_known("pooling", pooling, (*POOLINGS, "healed"))
+    folder = Path(find_model(model))
+    if pooling == "healed" and not (folder / "healing.npz").is_file():
+        raise SepNormError(f"{model} is no folder that heal wrote: take --pooling cls or mean.")
     require_here(data)
     require_writable(out.parent)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.data.records import Record
-from sepnorm.domains.encoders import Encoder, open_encoder, wrap_model
+from sepnorm.domains.encoders import Encoded, Encoder, open_encoder, wrap_model
 from sepnorm.domains.healing.candidates import Candidate, candidates, chosen_by_name, require_enough
 from sepnorm.domains.healing.choice import Scored, best_of, by_hits, by_ranks, numbers_of
 from sepnorm.domains.healing.models import own_pooling
@@ -295,6 +295,18 @@ def load_map(folder: str | Path) -> tuple[LinearMap, str]:
         if weight.ndim != 2 or bias.shape != weight.shape[:1]:
             raise ValueError(f"weight {tuple(weight.shape)} and bias {tuple(bias.shape)} do not fit")
         return LinearMap(str(arrays["name"]), weight.double(), bias.double()), str(arrays["pooling"])
+
+
+def healed_pooling(folder: str | Path) -> Callable[[Encoded], Tensor]:
+    """From hidden states to healed vectors (batch, out), by what ``heal`` wrote to a folder."""
+    found, pooling = load_map(folder)
+
+    def pool(encoded: Encoded) -> Tensor:
+        if pooling == "sum":
+            return found(encoded.pooled("cls") + encoded.pooled("mean"))
+        return found(encoded.pooled(pooling))
+
+    return pool
 
 
 def write_map(path: Path, found: LinearMap, pooling: str) -> None:

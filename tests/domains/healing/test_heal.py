@@ -179,6 +179,10 @@ def test_a_healed_encoder_opens_in_sentence_transformers_without_us(run, tmp_pat
     assert pooling == "cls"
     assert np.allclose(np.load(tmp_path / "e.npy"), expected, atol=1e-6)
     assert np.allclose(np.load(tmp_path / "e-one.npy"), expected[3], atol=1e-6)
+    code, _, err = run("embed", "healed", "lines.txt", "--out", "healed.npy", "--pooling", "healed")
+    assert code == 0 and np.allclose(np.load(tmp_path / "healed.npy")[:20], expected, atol=1e-5), err
+    code, _, err = run("embed", "model", "lines.txt", "--out", "x.npy", "--pooling", "healed")
+    assert code == 1 and "model is no folder that heal wrote" in err
 
 
 def test_a_sentence_transformer_in_memory_by_the_sum_of_cls_and_mean(tmp_path):
