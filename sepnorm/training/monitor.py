@@ -51,9 +51,9 @@ class Limits:
     until it was healthy once, the first ``grace`` readings do not count.
     """
 
-    cosine: float = 0.98
+    cosine: float = 0.9995
     rank: float = 0.05
-    cosine_recovered: float = 0.95
+    cosine_recovered: float = 0.998
     rank_recovered: float = 0.08
     patience: int = 2
     grace: int = 5
@@ -106,7 +106,7 @@ class Monitor:
         model: nn.Module,
         batch: Any,
         *,
-        every: int = 100,
+        every: int = 200,
         on_collapse: str = "warn",
         limits: Limits | None = None,
         embed: Embed | None = None,

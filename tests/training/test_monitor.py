@@ -329,10 +329,11 @@ def test_a_collapsing_run_is_warned_of_before_its_probe_has_lost_half():
         return float((torch.cdist(rows[32:], means).argmin(1) == labels[32:]).float().mean()) - 0.25
 
     first = probe()
+    assert not monitor.read(0).collapsed
     told_at = lost_at = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for step in range(1, 200):
+        for step in range(1, 100):
             cls = model.train()(**batch).last_hidden_state[:, 0]
             loss = (cls - cls.mean(0)).square().sum()  # a uniformity term of the wrong sign
             optimizer.zero_grad()
