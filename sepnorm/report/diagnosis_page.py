@@ -59,6 +59,8 @@ def write_diagnosis(path: str | Path, diagnoses: Sequence[Diagnosis]) -> Path:
     sections.append(
         Section("Map", "<p>Placed by t-SNE from a PCA start; distances between far groups mean little.</p>", maps)
     )
+    scales = {name: summary.variances for name, summary in all_summaries(named).items()}
+    sections.append(Section("Dimensions", figures=[figures.dimension_scales(scales)]))
     sections.append(Section("All figures", _figures(named)))
     sections.append(definitions())
     return write_page(path, f"Diagnosis of {' and '.join(names)}", lead, sections)

@@ -133,8 +133,10 @@ class Monitor:
 
     def read(self, step: int) -> Reading:
         """A reading now, whether one is due or not."""
-        figures = self.measure()
+        figures, before = self.measure(), self.stopped
         reading = Reading(step, figures, self._judge(figures))
+        if self.stopped and not before and callable(self.save):
+            self.save(step)
         self.history.append(reading)
         if self.log is not None:
             self.log(figures, step)

@@ -146,10 +146,12 @@ def test_a_new_model_has_time_to_become_healthy():
 
 def test_stop_and_nothing():
     for action, stopped in (("stop", True), ("nothing", False)):
-        monitor = Monitor(bert(), sentences(), on_collapse=action)
+        saved: list[int] = []
+        monitor = Monitor(bert(), sentences(), on_collapse=action, save=saved.append)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore" if action == "stop" else "error")
-            readings(monitor, (0.5, 0.5), (1.0, 0.5), (float("nan"), 0.5))
+            readings(monitor, (0.5, 0.5), (1.0, 0.5), (float("nan"), 0.5), (1.0, 0.5))
+        assert saved == [2] * stopped  # once, when it stops
         assert monitor.stopped is stopped and monitor.collapsed
 
 
