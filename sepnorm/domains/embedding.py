@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sepnorm.data.records import LeftOut, Record
 from sepnorm.domains.encoders import Encoded, Encoder, open_encoder
-from sepnorm.domains.healing.healing import healed_pooling
+from sepnorm.domains.healing.maps import healed_pooling
 from sepnorm.domains.requests import check_embedding
 from sepnorm.domains.targets import find_model
 from sepnorm.errors import SepNormError

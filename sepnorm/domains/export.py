@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.domains.encoders import Encoded, Encoder, open_encoder
-from sepnorm.domains.healing.healing import FILE, load_map
+from sepnorm.domains.healing.maps import FILE, load_map
 from sepnorm.domains.healing.models import HealedImageBody, HealedTextBody
 from sepnorm.domains.requests import check_export
 from sepnorm.domains.targets import find_model

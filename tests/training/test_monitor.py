@@ -14,7 +14,7 @@ import sepnorm
 from sepnorm import Limits, Monitor, SepNormError
 from sepnorm.errors import CollapseWarning
 from sepnorm.geometry import summary
-from sepnorm.training.monitor import figures_of
+from sepnorm.training.monitor_figures import figures_of
 
 
 def a_model() -> nn.Module:

@@ -9,11 +9,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from sepnorm.data.records import Record
-from sepnorm.domains.encoders import Encoded, Encoder, open_encoder, wrap_model
+from sepnorm.domains.encoders import Encoder, open_encoder, wrap_model
 from sepnorm.domains.healing.candidates import Candidate, candidates, chosen_by_name, require_enough
 from sepnorm.domains.healing.choice import Scored, best_of, by_hits, by_ranks, numbers_of
 from sepnorm.domains.healing.models import own_pooling
@@ -22,15 +21,12 @@ from sepnorm.domains.healing.sources import Source, from_array, from_file, from_
 from sepnorm.domains.healing.thresholds import Threshold, thresholds
 from sepnorm.domains.targets import find_model
 from sepnorm.errors import SepNormError, require_known
-from sepnorm.files import intact, refuse_bombs, write_whole
 from sepnorm.geometry import Summary, summary
 from sepnorm.geometry.linear_maps import LinearMap
 from sepnorm.report.diagnosis import finite
 from sepnorm.report.verdict import Verdict, judge
 from sepnorm.training.devices import check_device
 
-#: The file that holds the map: ``weight`` (out, in), ``bias`` (out,) and ``pooling``.
-FILE = "healing.npz"
 #: Samples of the data that a model is run on unless told otherwise.
 MODEL_SAMPLES = 5000
 _MEASURED = 3000  # samples that verdicts are made from
@@ -280,51 +276,6 @@ def _notes(how: str, verdict: Verdict) -> list[str]:
             "nothing tells which: give labels."
         ]
     return []
-
-
-def load_map(folder: str | Path) -> tuple[LinearMap, str]:
-    """The map that ``heal`` wrote to a folder, and the pooling that it comes behind (empty for bare vectors)."""
-    import numpy
-
-    path = Path(folder) / FILE if Path(folder).is_dir() else Path(folder)
-    if not path.is_file():
-        raise SepNormError(f"there is no {FILE} in {folder}: it is no folder that heal wrote.")
-    with intact(path), numpy.load(path, allow_pickle=False) as arrays:
-        refuse_bombs(arrays.zip)
-        weight, bias = torch.from_numpy(arrays["weight"]), torch.from_numpy(arrays["bias"])
-        if weight.ndim != 2 or bias.shape != weight.shape[:1]:
-            raise ValueError(f"weight {tuple(weight.shape)} and bias {tuple(bias.shape)} do not fit")
-        return LinearMap(str(arrays["name"]), weight.double(), bias.double()), str(arrays["pooling"])
-
-
-def healed_pooling(folder: str | Path) -> Callable[[Encoded], Tensor]:
-    """From hidden states to healed vectors (batch, out), by what ``heal`` wrote to a folder."""
-    found, pooling = load_map(folder)
-
-    def pool(encoded: Encoded) -> Tensor:
-        if pooling == "sum":
-            return found(encoded.pooled("cls") + encoded.pooled("mean"))
-        return found(encoded.pooled(pooling))
-
-    return pool
-
-
-def write_map(path: Path, found: LinearMap, pooling: str) -> None:
-    """``weight``, ``bias``, ``name`` and ``pooling`` to an ``.npz`` file that NumPy alone reads."""
-    import numpy
-
-    def write(scratch: str) -> None:
-        with open(scratch, "wb") as file:
-            numpy.savez(
-                file,
-                allow_pickle=False,
-                weight=found.weight.numpy(),
-                bias=found.bias.numpy(),
-                name=numpy.array(found.name),
-                pooling=numpy.array(pooling),
-            )
-
-    write_whole(path, write)
 
 
 def as_json(healing: Healing) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sepnorm.data.vectors import EmbeddingFile
+from sepnorm.domains.healing.maps import FILE, write_map
 from sepnorm.domains.healing.models import healed_parts, save_parts, sentence_parts, write_sentence_encoder
 from sepnorm.errors import SepNormError
 from sepnorm.files import make_folder, write_text, write_whole
@@ -21,7 +22,7 @@ VECTORS, ONNX = "vectors.npy", "model.onnx"
 
 def write_healing(healing: Healing, folder: Path) -> Path:
     """Writes everything, and gives the page's path."""
-    from sepnorm.domains.healing.healing import FILE, as_json, write_map
+    from sepnorm.domains.healing.healing import as_json
     from sepnorm.domains.healing.page import write_page_of
 
     make_folder(folder)
