@@ -1,6 +1,8 @@
 from sepnorm import geometry as geometry
 from sepnorm import losses as losses
 from sepnorm._version import __version__ as __version__
+from sepnorm.domains.healing import Healing as Healing
+from sepnorm.domains.healing import heal as heal
 from sepnorm.domains.own_training import compare as compare
 from sepnorm.errors import SepNormError as SepNormError
 from sepnorm.errors import SepNormWarning as SepNormWarning
@@ -17,3 +19,6 @@ from sepnorm.surgery.inspection import inspect as inspect
 from sepnorm.surgery.reports import ConversionReport as ConversionReport
 from sepnorm.surgery.saving import load as load
 from sepnorm.surgery.saving import save as save
+from sepnorm.training.monitor import Limits as Limits
+from sepnorm.training.monitor import Monitor as Monitor
+from sepnorm.training.monitor import Reading as Reading

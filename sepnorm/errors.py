@@ -55,6 +55,10 @@ class LeftOutWarning(SepNormWarning):
     """A part of the data is not used, because it cannot be or because a setting says so."""
 
 
+class CollapseWarning(SepNormWarning):
+    """[CLS] collapses while a model trains."""
+
+
 def tell_limit(used: int, of: str, key: str, value: int | None = None) -> None:
     """Says that a setting, most often a preset's, keeps a part of the data out."""
     said = f"{used:,} of {of} are used, as {key}={used if value is None else value} says: --set {key}=null takes all."
@@ -66,7 +70,7 @@ def as_notes(silent: bool = False) -> None:
     usual = warnings.showwarning
 
     def say(message: Warning | str, category: type[Warning], *rest: Any, **others: Any) -> None:
-        if issubclass(category, LeftOutWarning | GuessWarning):
+        if issubclass(category, LeftOutWarning | GuessWarning | CollapseWarning):
             print(printable(f"Note: {message}"), file=sys.stderr)
         else:
             usual(message, category, *rest, **others)
@@ -74,7 +78,7 @@ def as_notes(silent: bool = False) -> None:
     warnings.showwarning = say
     warnings.filterwarnings("ignore", category=SepNormWarning)
     if not silent:
-        for category in (LeftOutWarning, GuessWarning):
+        for category in (LeftOutWarning, GuessWarning, CollapseWarning):
             warnings.filterwarnings("once", category=category)
 
 

@@ -129,6 +129,16 @@ def test_dead_links_are_found(tmp_path):
     assert dead_links(page) == ["none.png", "other.md#none", "#none"]
 
 
+@pytest.mark.parametrize("name", ["heal", "monitor"])
+def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{name}.md").read_text(), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, f"{name}.md", "exec"), scope)
+
+
 def test_every_example_is_shown():
     shown = set(re.findall(r"(?m)^\[(examples/\w+\.py)\]\(\.\./\1\)$", (ROOT / "docs/examples.md").read_text()))
     assert shown == {f"examples/{file.name}" for file in (ROOT / "examples").glob("*.py")}

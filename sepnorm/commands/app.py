@@ -15,6 +15,7 @@ from sepnorm.commands.diagnose import diagnose
 from sepnorm.commands.embed import embed
 from sepnorm.commands.evaluate import evaluate
 from sepnorm.commands.export import export
+from sepnorm.commands.heal import heal
 from sepnorm.commands.presets import presets
 from sepnorm.commands.pretrain import pretrain
 from sepnorm.commands.studies import reproduce, study
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for verb in (compare, pretrain, evaluate, embed, diagnose, convert, export, reproduce, study, presets):
+for verb in (compare, pretrain, evaluate, embed, diagnose, heal, convert, export, reproduce, study, presets):
     app.command()(verb)
 
 

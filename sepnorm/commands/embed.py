@@ -17,7 +17,9 @@ def embed(
         str, typer.Argument(help="Texts, a table, a folder of images, SMILES, digits, or a datasets name.")
     ],
     out: Annotated[Path, typer.Option(help="A .parquet or .npy file.")],
-    pooling: Annotated[str, typer.Option(help="cls or mean (of tokens).")] = "cls",
+    pooling: Annotated[
+        str, typer.Option(help="cls or mean (of tokens), or healed in a folder that heal wrote.")
+    ] = "cls",
     column: Column = None,
     split: Split = "train",
     batch_size: Annotated[int, typer.Option(help="Inputs at a time.", min=1, max=1_000_000)] = 32,

@@ -20,11 +20,11 @@ def export(
     from sepnorm.domains.requests import check_export
 
     check_export(model, out)
-    from sepnorm.domains.export import OUTPUTS, export_onnx
+    from sepnorm.domains.export import export_onnx
 
     found = export_onnx(model, out)
     if not quiet:
-        say(f"Inputs: {', '.join(found.inputs)}. Outputs: {', '.join(OUTPUTS)}.")
+        say(f"Inputs: {', '.join(found.inputs)}. Outputs: {', '.join(found.outputs)}.")
         if found.difference is None:
             say("Not compared with the original, since onnxruntime is not installed.")
         else:

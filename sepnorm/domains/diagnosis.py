@@ -13,7 +13,7 @@ from sepnorm.data.vectors import EmbeddingFile
 from sepnorm.domains.encoders import Encoder, open_encoder
 from sepnorm.domains.requests import check_diagnosis
 from sepnorm.errors import SepNormError
-from sepnorm.geometry import summarise
+from sepnorm.geometry import lidar, summarise
 from sepnorm.geometry.cloud import SAMPLE, Cloud, Sample
 from sepnorm.report.diagnosis import Diagnosis, Points
 from sepnorm.report.verdict import judge
@@ -77,7 +77,8 @@ def _of_file(file: EmbeddingFile, max_samples: int | None, progress: Progress) -
     found = summarise(cloud)
     found.notes = [note for note in (file.note, *found.notes) if note]
     verdict = judge(found, target=str(file.path))
-    return Diagnosis(str(file.path), None, verdict, found, points=_points(cloud, known))
+    points = _points(cloud, known)
+    return Diagnosis(str(file.path), None, verdict, found, points=points, lidar=_lidar(points))
 
 
 def _of_model(
@@ -107,7 +108,8 @@ def _of_model(
         )
     verdict = judge(found, target=encoder.name, data=data, layers=layers)
     mean = summarise(pooled) if encoder.has_cls else None
-    return Diagnosis(encoder.name, data, verdict, found, mean, layers, _points(main, known), tokens.rows)
+    points = _points(main, known)
+    return Diagnosis(encoder.name, data, verdict, found, mean, layers, points, tokens.rows, _lidar(points))
 
 
 def _counted(records: Iterator[Any], most: int, data: str) -> Iterator[Any]:
@@ -117,6 +119,13 @@ def _counted(records: Iterator[Any], most: int, data: str) -> Iterator[Any]:
         yield record
     if count < 2:
         raise SepNormError(f"{data} gave {count} samples, and at least two are needed: pairs of them are compared.")
+
+
+def _lidar(points: Points) -> float | None:
+    """Of the points that are shown; None where labels are missing, one, or all different."""
+    if points.labels is None or not 1 < len(set(points.labels)) < len(points.labels):
+        return None
+    return lidar(points.rows, points.labels)
 
 
 def _points(cloud: Cloud, known: dict[int, tuple[str | None, str]]) -> Points:

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from sepnorm.data.records import LeftOut, Record
-from sepnorm.domains.encoders import Encoder, open_encoder
+from sepnorm.domains.encoders import Encoded, Encoder, open_encoder
+from sepnorm.domains.healing.maps import healed_pooling
 from sepnorm.domains.requests import check_embedding
+from sepnorm.domains.targets import find_model
 from sepnorm.errors import SepNormError
 from sepnorm.files import make_folder, write_whole
 from sepnorm.training.devices import check_device
@@ -44,16 +46,20 @@ def write_embeddings(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Written:
-    """Runs a model on data and writes [CLS], or the mean of tokens, to a ``.parquet`` or ``.npy`` file, whole or not at all."""
+    """Runs a model on data and writes [CLS], the mean of tokens, or in a folder that ``heal`` wrote the healed vectors.
+
+    ``out`` is a ``.parquet`` or ``.npy`` file, written whole or not at all.
+    """
     check_embedding(target, data, out, pooling)
     check_device(device)
     encoder = open_encoder(target)
     if pooling == "cls":
         encoder.require_cls()
+    pool = healed_pooling(find_model(target)) if pooling == "healed" else lambda encoded: encoded.pooled(pooling)
     encoder.to_device(device)
     left_out = LeftOut()
     records = encoder.read_in_order(data, column, split, left_out)
-    rows = _reported(_vectors(encoder, records, pooling, batch_size, data), progress)
+    rows = _reported(_vectors(encoder, records, pool, batch_size, data), progress)
     make_folder(out.parent)
     shape: list[tuple[int, int]] = []
     write = _write_parquet if out.suffix.lower() == ".parquet" else _write_npy
@@ -62,7 +68,7 @@ def write_embeddings(
 
 
 def _vectors(
-    encoder: Encoder, records: Iterator[Record], pooling: str, batch_size: int, data: str
+    encoder: Encoder, records: Iterator[Record], pool: Callable[[Encoded], Tensor], batch_size: int, data: str
 ) -> Iterator[tuple[list[Record], Tensor]]:
     """Records and their vectors (count, dim), in the order of the records."""
     window = batch_size * encoder.window
@@ -73,7 +79,7 @@ def _vectors(
             place = {id(record): number for number, record in enumerate(some)}  # batches may come in another order
             rows: dict[int, Tensor] = {}
             for part, batch in encoder.batches(iter(some), batch_size):
-                vectors = encoder.encode(batch).pooled(pooling)
+                vectors = pool(encoder.encode(batch))
                 rows |= {place[id(record)]: vector for record, vector in zip(part, vectors, strict=True)}
             yield some, torch.stack([rows[number] for number in range(len(some))])
     if empty:

@@ -110,6 +110,10 @@ class Encoder(ABC):
         """What a reader knows a record by."""
         return record.name
 
+    def views(self, content: Any) -> tuple[Any, Any] | None:
+        """Two parts of a sample that belong together; None where there is no way to cut it."""
+        return None
+
     def exportable(self) -> Exportable:
         """The model as a module, with inputs to trace it by; refused where it cannot be one."""
         raise SepNormError(f"{self.name} takes {self.kind}, which are not exported: use embed for their vectors.")
@@ -207,6 +211,11 @@ def _opened(target: str, whole: bool) -> Encoder:
     encoder = _wrap(target, opened.model, opened.source)
     encoder.left_out = opened.left_out
     return encoder
+
+
+def wrap_model(model: nn.Module) -> Encoder:
+    """A model that is in memory already, with its settings from the folder it was loaded from."""
+    return _wrap(type(model).__name__, model, Path(getattr(model, "name_or_path", "") or "."))
 
 
 def _wrap(target: str, model: Any, source: Path) -> Encoder:

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sepnorm.domains.encoders import Encoder, open_encoder
+from sepnorm.domains.encoders import Encoded, Encoder, open_encoder
+from sepnorm.domains.healing.maps import FILE, load_map
+from sepnorm.domains.healing.models import HealedImageBody, HealedTextBody
 from sepnorm.domains.requests import check_export
+from sepnorm.domains.targets import find_model
 from sepnorm.errors import SepNormError, is_of_memory, one_line
 from sepnorm.files import make_folder
+from sepnorm.geometry.linear_maps import LinearMap
 from sepnorm.surgery.calibration import freeze, has_batch_statistics
 from sepnorm.surgery.families import is_timm
 
@@ -28,14 +32,19 @@ _LARGEST = 1_900_000_000  # bytes of weights that one file of the format can hol
 
 @dataclass(eq=False)
 class Exported:
-    """Names of the inputs, and the largest difference to torch: None where ONNX Runtime is not installed."""
+    """Names of inputs and outputs, and the largest difference to torch: None where ONNX Runtime is not installed."""
 
     inputs: list[str]
     difference: float | None
+    outputs: list[str]
 
 
-def export_onnx(target: str, out: Path) -> Exported:
-    """Writes a model as ONNX with its batch statistics folded, after ONNX Runtime has given the same, if it is installed."""
+def export_onnx(target: str, out: Path, healing: Path | None = None) -> Exported:
+    """Writes a model as ONNX with its batch statistics folded, after ONNX Runtime has given the same, if it is installed.
+
+    ``healing``: a folder that ``heal`` wrote, by default the model's own if it is one. The file then has one more output,
+    ``healed``: the healed vector, one linear map behind the pooling.
+    """
     check_export(target, out)
     try:
         import onnxscript  # noqa: F401
@@ -45,9 +54,14 @@ def export_onnx(target: str, out: Path) -> Exported:
     encoder.require_cls()
     found = encoder.exportable()
     make_folder(out.parent)
-    body = found.body.eval()
+    body: nn.Module = found.body.eval()
+    place = healing or Path(find_model(target))
+    healed = load_map(place) if healing is not None or (place / FILE).is_file() else None
     if has_batch_statistics(body):
         freeze(body)
+    names = list(OUTPUTS)
+    if healed is not None:
+        body, names = _healed(encoder, body, healed, found.example), [*OUTPUTS, "healed"]
     large = sum(tensor.nbytes for tensor in body.state_dict().values()) > _LARGEST
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
         with _hushed(), _exporting(target):
@@ -57,31 +71,56 @@ def export_onnx(target: str, out: Path) -> Exported:
                 kwargs=found.example,
                 dynamo=True,
                 verbose=False,
-                output_names=list(OUTPUTS),
+                output_names=names,
                 dynamic_shapes=dict.fromkeys(found.example, found.dynamic),
             )
             assert program is not None
             program.save(str(Path(folder) / out.name), external_data=large)
-        difference = _difference(encoder, Path(folder) / out.name, found.other)
+        difference = _difference(encoder, Path(folder) / out.name, found.other, healed)
         for file in sorted(Path(folder).iterdir(), key=lambda file: file.name == out.name):  # the model itself last
             os.replace(file, out.parent / file.name)
-    return Exported(list(found.example), difference)
+    return Exported(list(found.example), difference, names)
 
 
-def _difference(encoder: Encoder, path: Path, inputs: dict[str, Tensor]) -> float | None:
+def _healed(encoder: Encoder, body: nn.Module, healed: tuple[LinearMap, str], example: dict[str, Tensor]) -> nn.Module:
+    """The body with the map behind its pooling."""
+    found, pooling = healed
+    with encoder.evaluating(), torch.no_grad():
+        cls, hidden = body(**example)
+        leading = hidden.shape[1] - _encoded(encoder, example).tokens.shape[1]
+    if cls.shape[1] != found.weight.shape[1]:
+        raise SepNormError(
+            f"the healing is of vectors of {found.weight.shape[1]} dimensions, and {encoder.name} gives {cls.shape[1]}: they do "
+            "not belong together."
+        )
+    kind = HealedTextBody if "input_ids" in example else HealedImageBody
+    return kind(body, found, pooling, encoder.cls_in_mean, leading).eval()
+
+
+def _encoded(encoder: Encoder, inputs: dict[str, Tensor]) -> Encoded:
+    return encoder.encode(inputs["pixel_values"] if is_timm(encoder.model) else inputs)
+
+
+def _difference(
+    encoder: Encoder, path: Path, inputs: dict[str, Tensor], healed: tuple[LinearMap, str] | None = None
+) -> float | None:
     """The largest one to the model as it was opened, on inputs of another size than those it was exported with."""
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ImportError:
         return None
     session = onnxruntime.InferenceSession(str(path))
-    found = session.run(list(OUTPUTS), {name: tensor.numpy() for name, tensor in inputs.items()})
+    found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
     with encoder.evaluating():
-        encoded = encoder.encode(inputs["pixel_values"] if is_timm(encoder.model) else inputs)
+        encoded = _encoded(encoder, inputs)
     assert encoded.cls is not None  # or it would not have been exported
     gap = float((torch.from_numpy(found[0]) - encoded.cls).abs().max())
     tokens = torch.from_numpy(found[1])[:, -encoded.tokens.shape[1] :]
     gap = max(gap, float((tokens - encoded.tokens)[encoded.keep].abs().max()))
+    if healed is not None:
+        cls, mean = encoded.pooled("cls"), encoded.pooled("mean")
+        pooled = {"cls": cls, "mean": mean, "sum": cls + mean}[healed[1]]
+        gap = max(gap, float((torch.from_numpy(found[2]) - healed[0](pooled)).abs().max()))
     if not gap <= _TOLERANCE * max(1.0, float(encoded.cls.abs().max())):
         raise SepNormError(
             f"the exported model gives other values than {encoder.name} (by {gap:.2g}), so it was not written: try other "

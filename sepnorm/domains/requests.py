@@ -27,8 +27,10 @@ def check_embedding(model: str, data: str, out: Path, pooling: str) -> None:
     """For ``embed``."""
     if out.suffix.lower() not in FORMATS:
         raise SepNormError(f"embeddings are written to {' or '.join(FORMATS)} files, found {out.name}: change --out.")
-    require_known("pooling", pooling, POOLINGS)
-    find_model(model)
+    require_known("pooling", pooling, (*POOLINGS, "healed"))
+    folder = Path(find_model(model))
+    if pooling == "healed" and not (folder / "healing.npz").is_file():
+        raise SepNormError(f"{model} is no folder that heal wrote: take --pooling cls or mean.")
     require_here(data)
     require_writable(out.parent)
 
@@ -79,6 +81,24 @@ def check_diagnosis(
             "a table or a folder of images."
         )
     require_here(data)
+
+
+def check_healing(
+    target: str, data: str | None, test: str | None, column: str | None, label: str | None, out: Path
+) -> None:
+    """For ``heal``."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SepNormError(f"{out} is there already and not empty: name a new folder by --out.")
+    require_writable(out)
+    if is_vectors(target):
+        for given, name in ((data, "--data"), (test, "--test")):
+            if given is not None:
+                raise SepNormError(
+                    f"{name} is for models, and {target} holds vectors: leave it out, labels are read with them."
+                )
+    if test is not None:
+        require_here(test, "file")
+    check_diagnosis(target, data, column, label, None)
 
 
 def check_export(model: str, out: Path) -> None:

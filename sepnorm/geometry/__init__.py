@@ -24,6 +24,8 @@ from sepnorm.geometry.measures import (
 )
 from sepnorm.geometry.overview import Summary, summarise, summary
 from sepnorm.geometry.pairs import Anisotropy, Estimate
+from sepnorm.geometry.spectra import alpha_req, lidar
+from sepnorm.geometry.spread import epps_pulley, high_norm_share, koleo
 
 __all__ = [
     "Anisotropy",
@@ -32,10 +34,15 @@ __all__ = [
     "Summary",
     "Variance",
     "alignment",
+    "alpha_req",
     "anisotropy",
     "dominance",
     "effective_rank",
+    "epps_pulley",
+    "high_norm_share",
     "isoscore",
+    "koleo",
+    "lidar",
     "participation_ratio",
     "rankme",
     "singular_values",

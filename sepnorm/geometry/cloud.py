@@ -7,7 +7,7 @@ result does not depend on how the vectors were divided into parts (beyond roundi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -54,9 +54,11 @@ class Triangle:
         assert self._r is not None
         return self._r
 
-    def singular_values(self, center: bool = False) -> Tensor:
-        """All min(count, dim) of them, largest first."""
+    def singular_values(self, center: bool = False, dimensions: Sequence[int] | None = None) -> Tensor:
+        """All min(count, dim) of them, largest first, of all dimensions or of some."""
         r = self._reduce()
+        if dimensions is not None:
+            r = r[:, [0, *(i + 1 for i in dimensions)]]
         size = min(self.count, r.shape[1] - 1)
         if center and not self.varies:
             return r.new_zeros(size)
@@ -73,9 +75,9 @@ class Triangle:
         """Per dimension, unbiased."""
         return self._reduce()[1:, 1:].square().sum(0) / max(self.count - 1, 1)
 
-    def scales(self) -> Tensor:
-        """The root of the sum of squares of every dimension, as a share of the largest value in R."""
-        r = self._reduce()[:, 1:]
+    def scales(self, center: bool = False) -> Tensor:
+        """The root of the sum of squares of every dimension, as it is or centred, as a share of the largest value in R."""
+        r = self._reduce()[1:, 1:] if center else self._reduce()[:, 1:]
         return (r / r.abs().max().clamp(min=torch.finfo(torch.float64).tiny)).square().sum(0).sqrt()
 
     def dead(self, below: float) -> int:

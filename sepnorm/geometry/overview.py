@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sepnorm.errors import SepNormError
 from sepnorm.geometry.cloud import SAMPLE, Cloud, chunks, refuse_or_warn_of_nonfinite
+from sepnorm.geometry.loudness import loudness_of, same_share
 from sepnorm.geometry.measures import (
     dead_of,
     dominance_of,
@@ -22,6 +23,8 @@ from sepnorm.geometry.measures import (
     warn_of_few,
 )
 from sepnorm.geometry.pairs import anisotropy_of, compare_pairs, directions_of
+from sepnorm.geometry.spectra import alpha_of
+from sepnorm.geometry.spread import epps_pulley_of, koleo_of
 
 _SCALE = 1000  # how many times the scale of the others a dimension has that is worth a note
 
@@ -30,6 +33,8 @@ _SCALE = 1000  # how many times the scale of the others a dimension has that is 
 class Summary:
     """Every measure of one set of embeddings; see the function of the same name for each.
 
+    ``loud_dimensions`` are those of far larger scale than the others, with ``loud_share`` of the sum of squares; ``rest_*`` are
+    measures without them. ``near_duplicates`` is the share of the sample that differs from its nearest neighbour by rounding alone.
     ``notes`` says in sentences what was unusual in the input. ``print`` shows the figures; ``as_dict`` is for machines.
     """
 
@@ -58,6 +63,14 @@ class Summary:
     std_length: float
     mean_variance: float
     dead_dimensions: int
+    loud_dimensions: list[int]
+    loud_share: float
+    rest_mean_cosine: float
+    rest_effective_rank_centered: float
+    near_duplicates: float
+    alpha_req: float
+    epps_pulley: float
+    koleo: float
     singular_values: list[float] = field(repr=False)
     variances: list[float] = field(repr=False)
     notes: list[str] = field(default_factory=list, repr=False)
@@ -83,6 +96,8 @@ class Summary:
             "IsoScore": f"{self.isoscore:.3f}",
             "dominance, 1 and 3": f"{self.dominance_one:.2f}, {self.dominance_three:.2f} of the mean cosine",
             "dead dimensions": f"{self.dead_dimensions} of {self.dim}",
+            "alpha-ReQ, KoLeo": f"{self.alpha_req:.2f}, {self.koleo:.2f}",
+            "Epps-Pulley": f"{self.epps_pulley:.3g}",
             "length": f"{self.mean_length:.3g} ± {self.std_length:.2g}",
         }
         return "\n".join([*(f"{name:20} {value}" for name, value in rows.items()), *self.notes])
@@ -114,7 +129,8 @@ def summarise(cloud: Cloud) -> Summary:
     pairs = compare_pairs(directions_of(rows), 2, directions.count, cloud.sample.seed)
     cone = anisotropy_of(directions, pairs)
     strongest = dominance_of(directions)
-    values = triangle.singular_values()
+    values, centred = triangle.singular_values(), triangle.singular_values(center=True)
+    loud = loudness_of(triangle, rows, float(cone))
     lengths = directions.lengths / cloud.count
     result = Summary(
         count=cloud.count,
@@ -134,14 +150,22 @@ def summarise(cloud: Cloud) -> Summary:
         dominance_three=strongest.three,
         dominant_dimensions=list(strongest.dimensions),
         effective_rank=entropy_rank(values),
-        effective_rank_centered=entropy_rank(triangle.singular_values(center=True)),
+        effective_rank_centered=entropy_rank(centred),
         rankme=rankme_of(values),
-        participation_ratio=participation_of(triangle.singular_values(center=True)),
+        participation_ratio=participation_of(centred),
         isoscore=isoscore_of(triangle),
         mean_length=float(lengths[0]),
         std_length=math.sqrt(max(float(lengths[1] - lengths[0] ** 2), 0.0)),
         mean_variance=float(triangle.variance.mean()),
         dead_dimensions=dead_of(triangle),
+        loud_dimensions=loud.dimensions,
+        loud_share=loud.share,
+        rest_mean_cosine=loud.rest_cosine,
+        rest_effective_rank_centered=loud.rest_rank,
+        near_duplicates=same_share(rows[(rows != 0).any(1)], pairs.partner),
+        alpha_req=alpha_of(centred),
+        epps_pulley=epps_pulley_of(rows, seed=cloud.sample.seed),
+        koleo=float(koleo_of(pairs.nearest, directions.count, cloud.sample.seed)),
         singular_values=values.tolist(),
         variances=triangle.variance.tolist(),
     )

@@ -43,6 +43,8 @@ class Pairs(NamedTuple):
     uniformity: Estimate
     cosine_stderr: float
     quantiles: dict[float, float]
+    nearest: Tensor  #: each one's distance to the nearest other one, at length one (count,)
+    partner: Tensor  #: the number of that one (count,)
 
 
 def directions_of(rows: Tensor) -> Tensor:
@@ -58,11 +60,16 @@ def compare_pairs(unit: Tensor, t: float, total: int, seed: int) -> Pairs:
     """Mean potential and mean cosine over all pairs of unit vectors (count, dim), a block of rows at a time."""
     n = unit.shape[0]
     potential, cosine = unit.new_zeros(n), unit.new_zeros(n)  # each one's sum over its partners
+    nearest, partner = unit.new_zeros(n), torch.zeros(n, dtype=torch.long)
     squares = torch.zeros(2, dtype=torch.float64)
     block = max(1, 2**22 // n)
     for start in range(0, n, block):
         cos = unit[start : start + block] @ unit.T
         rows = torch.arange(cos.shape[0])
+        cos[rows, start + rows] = -1
+        best = cos.max(1)
+        nearest[start : start + block] = (2 - 2 * best.values).clamp(min=0).sqrt()
+        partner[start : start + block] = best.indices
         cos[rows, start + rows] = 0
         kernel = (cos - 1).mul_(2 * t).exp_()  # -t |u - v|² = 2t (cos - 1)
         kernel[rows, start + rows] = 0
@@ -72,7 +79,7 @@ def compare_pairs(unit: Tensor, t: float, total: int, seed: int) -> Pairs:
     value = min(math.log(mean), 0.0) if mean > 0 else -math.inf
     estimate = Estimate(value, error / mean if mean > 0 else math.nan, n, total, seed)
     # the mean cosine is of all embeddings, not of the sample alone
-    return Pairs(estimate, _u_statistic(cosine, squares[1], total)[1], _quantiles(unit, seed))
+    return Pairs(estimate, _u_statistic(cosine, squares[1], total)[1], _quantiles(unit, seed), nearest, partner)
 
 
 def _u_statistic(sums: Tensor, squares: Tensor, size: int) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from sepnorm.report.diagnosis_page import definitions, layer_sections, site_tabl
 from sepnorm.report.diagnosis_page import summary_rows as measure_rows
 from sepnorm.report.forest import forest
 from sepnorm.report.page import Section, table, write_page
+from sepnorm.report.progress_figures import progress_curves
 from sepnorm.report.runs import diagnosis_of
 from sepnorm.report.selection import MOST_ARMS, shown_arms
 from sepnorm.report.tables import comparison_tables, summary_rows
@@ -46,6 +47,7 @@ def write_comparison(
     said = html.escape(headline(comparison))
     lead = f'<div class="verdict">{_decided(comparison)}<p>{said}</p></div>'
     drawn = [loss_curves(arms)] if all(any(arm.losses.values()) for arm in arms) else []
+    drawn += progress_curves(arms)
     drawn += against_uniformity(comparison)
     first = [*(Section("Differences by seed", figures=[each]) for each in forest(comparison)), _tables(comparison)]
     sections = [
@@ -195,7 +197,7 @@ def diagnoses(
 
 def _collapse(named: dict[str, Diagnosis], seed: int) -> Section:
     """Verdicts with their reasons, and every measure of [CLS] and of the mean of tokens."""
-    rows = [[name, d.verdict.level, d.verdict.reason] for name, d in named.items()]
+    rows = [[name, d.verdict.title, d.verdict.reason] for name, d in named.items()]
     body = f"<p>Test samples of seed {seed}.</p>" + table(["arm", "[CLS] is", "reason"], rows, mark=_level_class)
     body += _measures("[CLS]", {name: d.embeddings for name, d in named.items()})
     means = {name: d.mean_of_tokens for name, d in named.items() if d.mean_of_tokens is not None}
@@ -203,7 +205,9 @@ def _collapse(named: dict[str, Diagnosis], seed: int) -> Section:
 
 
 def _level_class(cell: str) -> str:
-    return cell.split()[0] if cell in LEVELS else "sentence" if cell.endswith(".") else ""
+    return (
+        cell.split(":")[0].split()[0] if cell.partition(":")[0] in LEVELS else "sentence" if cell.endswith(".") else ""
+    )
 
 
 def _measures(what: str, summaries: dict[str, Summary]) -> str:

@@ -27,7 +27,7 @@ class Diagnosis:
     """What was found out about one target; ``as_dict`` is for machines, ``points`` and ``tokens`` are for figures.
 
     ``embeddings`` are those of the file, or the model's [CLS] after its last layer; ``mean_of_tokens`` is the pooling that
-    one would use instead. ``layers`` has every norm of a model.
+    one would use instead. ``layers`` has every norm of a model. ``lidar`` is there where the samples have labels.
     """
 
     target: str
@@ -38,6 +38,7 @@ class Diagnosis:
     layers: Inspection | None = None
     points: Points | None = field(default=None, repr=False)
     tokens: Tensor | None = field(default=None, repr=False)
+    lidar: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, strings, lists and dictionaries; a figure that is not defined is None."""
@@ -47,6 +48,7 @@ class Diagnosis:
                 "data": self.data,
                 "verdict": asdict(self.verdict),
                 "embeddings": self.embeddings.as_dict(),
+                "lidar": self.lidar,
                 "mean_of_tokens": self.mean_of_tokens and self.mean_of_tokens.as_dict(),
                 "layers": self.layers and self.layers.as_dicts(),
             }

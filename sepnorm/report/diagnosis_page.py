@@ -25,6 +25,16 @@ DEFINITIONS = {
     "Participation ratio": "(sum v)² / sum v² of the eigenvalues v of the covariance: how many dimensions carry the variance.",
     "IsoScore": "1 if the variance is alike in all directions, 0 if it is along one (Rudman et al. 2022).",
     "Dominance": "Share of the mean cosine that the strongest one and three dimensions carry (Timkey and van Schijndel 2021).",
+    "Loud dimensions": "Those of six times the scale of the median one: they decide the cosines.",
+    "alpha-ReQ": "How fast the eigenvalues of the covariance decay: 0 is flat, around 1 is where good encoders lie (Agrawal et al. "
+    "2022).",
+    "LiDAR": "How many dimensions tell labels apart: the effective rank of the means of labels, in units of the spread within them "
+    "(Thilak et al. 2024).",
+    "Epps-Pulley": "Distance to an isotropic Gaussian around 0, over random directions (Epps and Pulley 1983; SIGReg, "
+    "Balestriero and LeCun 2025). 0 is none.",
+    "KoLeo": "Mean logarithm of the distance to the nearest other embedding on the sphere (Sablayrolles et al. 2019). More is "
+    "even.",
+    "Long tokens": "Share of tokens that enter a norm with more than three times the median length (Darcet et al. 2024).",
     "Dead dimensions": "Dimensions whose standard deviation is below a thousandth of the root mean square of all values.",
     "Degenerate norm": "A norm before the first attention, where [CLS] is the same vector in every sample. A batch norm "
     "there would give a constant, so surgery leaves it alone.",
@@ -49,6 +59,8 @@ def write_diagnosis(path: str | Path, diagnoses: Sequence[Diagnosis]) -> Path:
     sections.append(
         Section("Map", "<p>Placed by t-SNE from a PCA start; distances between far groups mean little.</p>", maps)
     )
+    scales = {name: summary.variances for name, summary in all_summaries(named).items()}
+    sections.append(Section("Dimensions", figures=[figures.dimension_scales(scales)]))
     sections.append(Section("All figures", _figures(named)))
     sections.append(definitions())
     return write_page(path, f"Diagnosis of {' and '.join(names)}", lead, sections)
@@ -104,7 +116,14 @@ def _lines(s: Summary) -> dict[str, str]:
         "dominance of 1, 3": "no common direction"
         if s.dominance_one != s.dominance_one
         else f"{s.dominance_one:.0%}, {s.dominance_three:.0%} (dimension {s.dominant_dimensions[0]})",
+        "loud dimensions": ", ".join(map(str, s.loud_dimensions[:5])) + f" ({s.loud_share:.0%})"
+        if s.loud_dimensions
+        else "none",
         "dead dimensions": str(s.dead_dimensions),
+        "duplicates": f"{max(s.duplicates / s.count, s.near_duplicates):.1%}",
+        "alpha-ReQ": f"{s.alpha_req:.2f}",
+        "Epps-Pulley": f"{s.epps_pulley:.3g}",
+        "KoLeo": f"{s.koleo:.2f}",
         "length": f"{s.mean_length:.3g} ± {s.std_length:.2g}",
         "variance": f"{s.mean_variance:.3g}",
     }
@@ -126,12 +145,13 @@ def _verdict(name: str, d: Diagnosis) -> str:
     what = "[CLS]" if d.layers else "The embeddings"
     data = f" on {html.escape(d.data)}" if d.data else ""
     rows = [[s.name, f"{s.value:.3f}", s.level, s.threshold] for s in d.verdict.signs]
+    told = "" if d.lidar is None else f" LiDAR, the dimensions that tell labels apart: {d.lidar:.1f}."
     notes = "".join(f"<li>{html.escape(line)}</li>" for line in d.embeddings.notes)
     advice = "".join(f"<li>{html.escape(line)}</li>" for line in d.verdict.advice)
     return (
-        f'<div class="verdict {level.split()[0]}"><p><strong>{of}{html.escape(level)}</strong></p>'
+        f'<div class="verdict {level.split()[0]}"><p><strong>{of}{html.escape(d.verdict.title)}</strong></p>'
         f"<p>{html.escape(d.verdict.reason)}</p></div>"
-        f'<p class="quiet">{what} of {html.escape(d.target)}{data}, {d.embeddings.count:,} samples.</p>'
+        f'<p class="quiet">{what} of {html.escape(d.target)}{data}, {d.embeddings.count:,} samples.{told}</p>'
         + table(["sign", "value", "level", "threshold"], rows)
         + f"<p>What to try next:</p><ul>{advice}</ul>"
         + (f'<p>Worth knowing:</p><ul class="quiet">{notes}</ul>' if notes else "")

@@ -61,6 +61,21 @@ def spectrum(values: Mapping[str, Sequence[float]], of: str = "") -> Any:
     return found
 
 
+def dimension_scales(values: Mapping[str, Sequence[float]]) -> Any:
+    """Standard deviations of the dimensions by name, largest first and relative to the median, from variances (dim,)."""
+    title = (
+        "Scale of the dimensions, largest first: a spike at the left is a loud dimension, a drop to the right dead ones"
+    )
+    found = figure(title, "dimension, by scale", "deviation, relative to the median")
+    found.update_yaxes(type="log", exponentformat="power")
+    for (name, variances), colour in zip(values.items(), COLOURS * 9, strict=False):
+        scales = sorted((max(value, 0.0) ** 0.5 for value in variances), reverse=True)
+        usual = scales[len(scales) // 2] or max(scales) or 1.0
+        shown = [max(scale / usual, 1e-6) for scale in scales]
+        found.add_scatter(x=list(range(1, len(shown) + 1)), y=shown, name=name, mode="lines", line={"color": colour})
+    return found
+
+
 def histogram(title: str, x: str, values: Mapping[str, Tensor], limits: tuple[float, float] | None = None) -> Any:
     """Shares of values by name, in common bins."""
     found = figure(title, x, "density")

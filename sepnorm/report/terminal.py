@@ -56,7 +56,7 @@ def print_diagnoses(found: list[Diagnosis]) -> None:
             for line in fitted(layer_table(d.layers.sites), console.width):
                 console.print(Text(line), soft_wrap=True)
         colour = {"healthy": "green", "partly collapsed": "yellow", "collapsed": "red"}[d.verdict.level]
-        title = f"\n{name}: {d.verdict.level}" if len(named) > 1 else f"\nVerdict: {d.verdict.level}"
+        title = f"\n{name}: {d.verdict.title}" if len(named) > 1 else f"\nVerdict: {d.verdict.title}"
         console.print(Text(title, style=f"bold {colour}"))
         console.print(Text(d.verdict.reason), soft_wrap=True)
         signs = Table("sign", "value", "level", "threshold", box=None, header_style="bold")

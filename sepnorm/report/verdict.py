@@ -1,164 +1,161 @@
-"""From figures to a verdict in words: healthy, partly collapsed or collapsed, with the reasons and what to try."""
+"""From figures to a verdict in words: which illnesses embeddings have, how bad they are, why, and what to try.
+
+Four illnesses are told apart, each by a measure of its own, since each has another remedy: **off-centre** (a mean vector that
+all share), **few dimensions** (low rank after centring), **loud dimensions** (a few of far larger scale than the others) and
+**duplicates**. The first and the second are measured without loud dimensions, which would hide the rest.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sepnorm.geometry import Summary
+from sepnorm.report.advice import advice_on
 
 if TYPE_CHECKING:
     from sepnorm.surgery.inspection import Inspection
 
 LEVELS = ("healthy", "partly collapsed", "collapsed")
+#: The illnesses, in the order in which they are named.
+ILLNESSES = ("off-centre", "few dimensions", "loud dimensions", "duplicates")
 
-#: Mean cosine of two embeddings from which on they are partly collapsed, and collapsed.
-COSINE = (0.5, 0.9)
-#: The same for uniformity, as shares of what an even spread has. Pairs that are all at a cosine c have -4 (1 - c), so in many
-#: dimensions, where -4 is even, these are the same limits.
-UNIFORMITY = (0.5, 0.1)
-#: Effective rank below this share of the dimensions is a partial collapse, and below this number of dimensions a collapse.
+#: Mean cosine of two embeddings from which on they are off-centre. That alone is never a collapse: subtracting the mean undoes it.
+COSINE = 0.5
+#: Centred effective rank below this share of the dimensions is a partial collapse, and below this number of dimensions a collapse.
 RANK_SHARE, RANK_LEAST = 0.25, 2.0
-#: Running statistics further than this from those of the data (in standard deviations) are worth estimating anew.
-DISCREPANCY = 0.5
-#: A dimension that carries more than this share of the mean cosine is worth removing.
-DOMINANT = 0.5
+#: Loud dimensions with more than this share of the sum of squares decide the cosines.
+LOUD_SHARE = 0.25
+#: Shares of embeddings that are equal to another one: a partial collapse, and a collapse.
+DUPLICATES = (0.05, 0.5)
 
 
 @dataclass(eq=False)
 class Sign:
-    """One figure, the level it stands for, and the threshold in words."""
+    """One figure, the level it stands for, the threshold in words, and the illness that it is the measure of."""
 
     name: str
     value: float
     level: str
     threshold: str
+    illness: str = ""
 
 
 @dataclass(eq=False)
 class Verdict:
-    """The worst level of the signs, a sentence that says why, and what to try, with commands."""
+    """The worst level of the signs, a sentence that says why, and what to try, with commands; ``illnesses`` by name."""
 
     level: str
     reason: str
     signs: list[Sign]
     advice: list[str]
+    illnesses: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The level with the illnesses: ``partly collapsed: off-centre``."""
+        return f"{self.level}: {', '.join(self.illnesses)}" if self.illnesses else self.level
 
 
 def judge(found: Summary, *, target: str, data: str | None = None, layers: Inspection | None = None) -> Verdict:
     """The verdict on embeddings, and on the layers of the model that they come from."""
-    signs = [_cosine(found), _uniformity(found), _rank(found)]
+    signs = [_off_centre(found), _few_dimensions(found), _loud(found), _duplicates(found)]
     level = max((sign.level for sign in signs), key=LEVELS.index)
-    return Verdict(level, _reason(level, signs, found, layers), signs, _advice(level, found, target, data, layers))
+    illnesses = [sign.illness for sign in signs if sign.level != "healthy"]
+    reason = _reason(illnesses, found) + _where(illnesses, layers)
+    return Verdict(level, reason, signs, advice_on(illnesses, found, target, data, layers), illnesses)
 
 
-def _cosine(s: Summary) -> Sign:
-    level = LEVELS[sum(s.mean_cosine >= limit for limit in COSINE)]
-    threshold = (
-        f"healthy below {COSINE[0]}, collapsed from {COSINE[1]}: two random embeddings should point different ways"
+def _off_centre(s: Summary) -> Sign:
+    without = " without loud dimensions" if s.loud_dimensions else ""
+    return Sign(
+        f"mean cosine{without}",
+        s.rest_mean_cosine,
+        LEVELS[s.rest_mean_cosine >= COSINE],
+        f"healthy below {COSINE}: above, half of what vectors hold is a mean that all share",
+        "off-centre",
     )
-    return Sign("mean cosine", s.mean_cosine, level, threshold)
 
 
-def _uniformity(s: Summary) -> Sign:
-    limits = [share * s.uniformity_ideal for share in UNIFORMITY]
-    level = LEVELS[sum(s.uniformity >= limit for limit in limits)]
-    threshold = (
-        f"healthy below {limits[0]:.2f}, collapsed from {limits[1]:.2f}: a half and a tenth of {s.uniformity_ideal:.2f}, which is "
-        "even on the sphere"
+def _few_dimensions(s: Summary) -> Sign:
+    distinct = s.count - s.duplicates
+    possible = max(min(distinct - 1, s.dim - len(s.loud_dimensions)), 1)
+    least = min(RANK_LEAST, RANK_SHARE * possible)
+    rank = s.rest_effective_rank_centered
+    without = ", without loud dimensions" if s.loud_dimensions else ""
+    return Sign(
+        f"effective rank, centred{without}",
+        rank,
+        LEVELS[(rank < RANK_SHARE * possible) + (rank < least)],
+        f"healthy from {RANK_SHARE:.0%} of the {possible} dimensions available ({RANK_SHARE * possible:.0f}), "
+        f"collapsed below {least:g}",
+        "few dimensions",
     )
-    return Sign("uniformity", s.uniformity, level, threshold)
 
 
-def _rank(s: Summary) -> Sign:
-    least = min(RANK_LEAST, RANK_SHARE * s.available)
-    level = LEVELS[(s.effective_rank < RANK_SHARE * s.available) + (s.effective_rank < least)]
-    threshold = (
-        f"healthy from {RANK_SHARE:.0%} of the {s.available} dimensions available ({RANK_SHARE * s.available:.0f}), "
-        f"collapsed below {least:g}"
+def _loud(s: Summary) -> Sign:
+    return Sign(
+        "share of loud dimensions",
+        s.loud_share,
+        LEVELS[s.loud_share >= LOUD_SHARE],
+        f"healthy below {LOUD_SHARE}: loud dimensions have six times the scale of the median one, and decide the cosines",
+        "loud dimensions",
     )
-    return Sign("effective rank", s.effective_rank, level, threshold)
 
 
-def _reason(level: str, signs: list[Sign], s: Summary, layers: Inspection | None) -> str:
-    cosine, _, rank = signs
-    said = []
-    if cosine.level != "healthy":
-        low = s.cosine_quantiles["0.01"]
-        said.append(
-            f"two embeddings have a cosine of {s.mean_cosine:.2f} on average, and 99 % of pairs are above {low:.2f}"
-        )
-    if rank.level != "healthy":
-        said.append(f"they fill about {s.effective_rank:.0f} of {s.available} dimensions")
-    if signs[1].level != "healthy" and not said:
-        said.append(f"their uniformity is {s.uniformity:.2f}, where {s.uniformity_ideal:.2f} would be even")
-    if level == "healthy":
-        said.append(
-            f"two embeddings have a cosine of {s.mean_cosine:.2f} on average and they fill about {s.effective_rank:.0f} of "
-            f"{s.available} dimensions"
-        )
-    sentence = f"{said[0][0].upper()}{said[0][1:]}{''.join(f'; {more}' for more in said[1:])}."
-    return sentence + _where(level, layers)
+def _duplicates(s: Summary) -> Sign:
+    share = max(s.duplicates / s.count, s.near_duplicates)
+    return Sign(
+        "share of duplicates",
+        share,
+        LEVELS[sum(share >= limit for limit in DUPLICATES)],
+        f"healthy below {DUPLICATES[0]:.0%}, collapsed from {DUPLICATES[1]:.0%}: embeddings that are equal to another",
+        "duplicates",
+    )
 
 
-def _where(level: str, layers: Inspection | None) -> str:
+def _reason(illnesses: list[str], s: Summary) -> str:
+    low = s.cosine_quantiles["0.01"]
+    cosine = s.rest_mean_cosine
+    without = ", loud dimensions left out" if s.loud_dimensions else ""
+    words = {
+        "off-centre": f"two embeddings have a cosine of {cosine:.2f} on average{without}, because they share a mean vector"
+        + ("" if s.loud_dimensions else f"; 99 % of pairs are above {low:.2f}"),
+        "few dimensions": f"after centring they fill about {s.rest_effective_rank_centered:.0f} of "
+        f"{min(s.available, s.dim - len(s.loud_dimensions))} dimensions{without}",
+        "loud dimensions": f"{_named(s.loud_dimensions)} alone {_hold(s)} {s.loud_share:.0%} of the vectors' squared length",
+        "duplicates": f"{max(s.duplicates / s.count, s.near_duplicates):.0%} of them are equal to another one",
+    }
+    said = [words[illness] for illness in illnesses] or [
+        f"two embeddings have a cosine of {s.mean_cosine:.2f} on average and after centring they fill about "
+        f"{s.effective_rank_centered:.0f} of {s.available} dimensions"
+    ]
+    return f"{said[0][0].upper()}{said[0][1:]}{''.join(f'; {more}' for more in said[1:])}."
+
+
+def _hold(s: Summary) -> str:
+    return "holds" if len(s.loud_dimensions) == 1 else "hold"
+
+
+def _named(dimensions: list[int]) -> str:
+    """``dimension 7``, or the first three of several."""
+    if len(dimensions) == 1:
+        return f"dimension {dimensions[0]}"
+    more = " and more" if len(dimensions) > 3 else ""
+    return f"dimensions {', '.join(map(str, dimensions[:3]))}{more}"
+
+
+def _where(illnesses: list[str], layers: Inspection | None) -> str:
     """At which norm the [CLS] vectors come close to each other for good."""
-    if layers is None or level == "healthy":
+    if layers is None or not illnesses:
         return ""
     sites = [site for site in layers.sites if not site.degenerate]
-    close = [site.after.cls.cosine >= COSINE[0] for site in sites]
+    close = [site.after.cls.cosine >= COSINE for site in sites]
     if not sites or not close[-1]:
         return ""
     first = len(close)
     while first and close[first - 1]:
         first -= 1
     if first == 0:
-        return f" This is so from the first norm that sees different [CLS], {sites[0].path}, on."
-    return f" It begins at {sites[first].path}: from there on the mean cosine of [CLS] is above {COSINE[0]}."
-
-
-def _advice(level: str, s: Summary, target: str, data: str | None, layers: Inspection | None) -> list[str]:
-    advice = []
-    if not math.isnan(s.dominance_one) and s.dominance_one > DOMINANT and s.mean_cosine > 0.1:
-        advice.append(
-            f"Dimension {s.dominant_dimensions[0]} alone carries {s.dominance_one:.0%} of the mean cosine: standardise the "
-            "dimensions before comparing embeddings, x = (x - x.mean(0)) / x.std(0)."
-        )
-    if layers is not None:
-        off = [site for site in layers.sites if site.discrepancy is not None and site.discrepancy > DISCREPANCY]
-        if off:
-            advice.append(
-                f"At {len(off)} norms, such as {off[0].path}, the running statistics do not fit these data "
-                f"(discrepancy {off[0].discrepancy:.1f}): estimate them anew, sepnorm.calibrate(model, batches)."
-            )
-    if level == "healthy":
-        return [
-            *advice,
-            "There is no collapse to repair. Whether separate norms help all the same only training tells.",
-        ]
-    if layers is None:
-        if s.mean_cosine >= COSINE[0] and s.effective_rank_centered >= RANK_SHARE * s.available:
-            advice.append(
-                "The cone is a common offset and the rest is spread well: subtract the mean before comparing, "
-                "x = x - x.mean(0)."
-            )
-        advice.append(
-            "See at which layer of the model it happens: sepnorm diagnose MODEL --data DATA, with the data they are from."
-            if data is None
-            else "Separate norms need a [CLS], which this model has not: take one that has, or centre and whiten its vectors."
-        )
-        return advice
-    converted = any("+" in site.norm for site in layers.sites)
-    if converted:
-        advice.append(
-            "[CLS] has a norm of its own already: train on with a uniformity term or contrastive pairs on [CLS], "
-            "which move it apart."
-        )
-    else:
-        advice.append(
-            "Give [CLS] a norm of its own; the copy works as the original does, and is then to be trained on your data: "
-            f"sepnorm convert {target} --norm bn+ln --sites final --data {data} --out converted"
-        )
-        advice.append(f"Then look at both: sepnorm diagnose converted --data {data} --compare {target}")
-    return advice
+        return f" [CLS] vectors are this similar already at {sites[0].path}, the first norm after attention."
+    return f" It begins at {sites[first].path}: from there on the mean cosine of [CLS] is above {COSINE}."

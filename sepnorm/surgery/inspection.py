@@ -14,6 +14,7 @@ from sepnorm.arguments import require_module, whole
 from sepnorm.errors import SepNormError
 from sepnorm.geometry.cloud import Directions, Sample, Triangle
 from sepnorm.geometry.measures import entropy_rank
+from sepnorm.geometry.spread import high_norm_share_of
 from sepnorm.layer import TokenNorm
 from sepnorm.layer.kinds import BATCH_NORMS, short_name
 from sepnorm.layer.padding import masked_mean, rows_that_count
@@ -33,7 +34,8 @@ class PartStatistics:
 
     ``mean`` and ``variance`` are averages over channels (of the mean per channel and of the variance between samples per
     channel); ``norm`` is the mean length; ``cosine`` the mean cosine between vectors of different samples;
-    ``effective_rank`` is that of ``sepnorm.geometry``, from at most 2,048 vectors.
+    ``effective_rank`` and ``high_norm``, the share of vectors more than three times as long as the median one, are those of
+    ``sepnorm.geometry``, from at most 2,048 vectors.
     """
 
     count: int
@@ -42,6 +44,7 @@ class PartStatistics:
     norm: float
     cosine: float
     effective_rank: float
+    high_norm: float = 0.0
 
 
 @dataclass(eq=False)
@@ -96,13 +99,18 @@ class Inspection:
 
 def table(sites: list[SiteStatistics]) -> list[list[str]]:
     """A header and a row for each site, as text."""
-    header = "site,norm,|cls|,|tok|,var cls,var tok,cos cls,cos tok,cls~tok,rank cls,rank tok,train/eval,".split(",")
+    header = (
+        "site,norm,|cls|,|tok|,var cls,var tok,cos cls,cos tok,cls~tok,rank cls,rank tok,long tok,train/eval,".split(
+            ","
+        )
+    )
     rows = [header]
     for site in sites:
         out = site.after
         numbers = [out.cls.norm, out.tokens.norm, out.cls.variance, out.tokens.variance]
         numbers += [out.cls.cosine, out.tokens.cosine, out.cls_token_cosine]
         ranks = [f"{part.effective_rank:.1f}" for part in (out.cls, out.tokens)]
+        ranks.append(f"{site.tokens.high_norm:.1%}" if site.tokens.high_norm else "")
         gap = "" if site.discrepancy is None else f"{site.discrepancy:.2f}"
         degenerate = "degenerate" if site.degenerate else ""
         rows.append([site.path, site.norm, *(f"{value:.3g}" for value in numbers), *ranks, gap, degenerate])
@@ -187,6 +195,7 @@ class _Part:
             float(directions.lengths[0]) / count,
             directions.mean_cosine if directions.count > 1 else 1.0,
             entropy_rank(triangle.singular_values()),
+            high_norm_share_of(self.sample.rows.double().norm(dim=1)),
         )
 
 

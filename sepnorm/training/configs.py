@@ -91,6 +91,7 @@ class RunConfig(ArmConfig):
     adam_betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
     clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0 for none
     checkpoints: int = Field(4, ge=0)  # how often a run is saved on its way
+    monitor: int = Field(10, ge=0)  # how often [CLS] is measured on its way, on a fixed batch; 0 for never
 
     def steps_on(self, samples: int) -> int:
         """How many steps a run has on so many samples."""

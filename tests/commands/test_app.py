@@ -20,21 +20,28 @@ def clouds(tmp_path):
     made = {
         "isotropic": rng.standard_normal((600, 128)),
         "rank5": rng.standard_normal((600, 5)) @ rng.standard_normal((5, 128)),
-        "constant": 1 + 0.05 * rng.standard_normal((600, 128)),
+        "narrow": 1 + 0.05 * rng.standard_normal((600, 128)),
+        "constant": np.ones((600, 128)),
     }
     for name, x in made.items():
         np.save(tmp_path / f"{name}.npy", x.astype(np.float32))
     return made
 
 
-def test_three_files_three_verdicts(run, clouds):
-    for name, level in (("isotropic", "healthy"), ("rank5", "partly collapsed"), ("constant", "collapsed")):
+def test_every_file_has_its_verdict(run, clouds):
+    for name, level, illnesses in (
+        ("isotropic", "healthy", []),
+        ("narrow", "partly collapsed", ["off-centre"]),
+        ("rank5", "partly collapsed", ["few dimensions"]),
+        ("constant", "collapsed", ["off-centre", "few dimensions", "duplicates"]),
+    ):
         code, out, _ = run("diagnose", f"{name}.npy")
         assert code == 0
-        assert f"Verdict: {level}\n" in out
+        assert f"Verdict: {level}{': ' * bool(illnesses)}{', '.join(illnesses)}\n" in out
         assert f"Report: sepnorm-diagnosis/{name}.npy/report.html" in out
         with open(f"sepnorm-diagnosis/{name}.npy/results.json") as file:
-            assert json.load(file)["verdict"]["level"] == level
+            verdict = json.load(file)["verdict"]
+        assert verdict["level"] == level and verdict["illnesses"] == illnesses
         assert os.path.getsize(f"sepnorm-diagnosis/{name}.npy/report.html") > 1_000_000
 
 

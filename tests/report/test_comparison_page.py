@@ -292,7 +292,7 @@ def test_a_run_without_layers_tokens_and_means_is_diagnosed(tmp_path):
     np.savez(arm.folders[0] / "embeddings.npz", cls=np.eye(8).repeat(3, 0))
     found = diagnosis_of(arm, 0)
     assert found.layers is None and found.tokens is None and found.mean_of_tokens is None
-    assert found.verdict.level == "healthy" and found.points.labels is None
+    assert found.verdict.illnesses == ["duplicates"] and found.points.labels is None
     for other in comparison(tmp_path / "other").arms:
         assert diagnosis_of(other, 0).mean_of_tokens is not None
 
@@ -318,3 +318,24 @@ def test_a_molecule_is_drawn_where_the_pointer_is(tmp_path):
         driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 2, "y": 2})
         WebDriverWait(driver, 5).until(lambda d: d.execute_script(state)[0])
         assert not console_errors(driver) and not requests(driver)
+
+
+def test_readings_of_runs_are_drawn_over_training_as_means_over_seeds(tmp_path):
+    from sepnorm.report.progress_figures import progress_curves
+
+    arms = comparison(tmp_path).arms
+    assert progress_curves(arms) == []  # these runs kept none
+    for arm in arms:
+        for seed, folder in arm.folders.items():
+            values = np.array([-0.5, -1.0, -2.0]) - seed
+            np.savez(
+                folder / "monitor.npz",
+                steps=np.array([1, 5, 9]),
+                cls_uniformity=values,
+                cls_effective_rank_centered=-values,
+            )
+    drawn = progress_curves(arms)
+    assert len(drawn) == 2 and [line.name for line in drawn[0].data] == [arm.name for arm in arms]
+    seeds = list(arms[0].folders)
+    assert list(drawn[0].data[0].x) == [1, 5, 9]
+    assert list(drawn[0].data[0].y) == pytest.approx(np.array([-0.5, -1.0, -2.0]) - np.mean(seeds))

@@ -44,7 +44,7 @@ def of_model() -> Diagnosis:
 @needs_browser
 def test_the_page_of_a_model_in_a_browser(tmp_path):
     page = write_diagnosis(tmp_path / "report.html", [of_model()])
-    with checked_page(page, tmp_path, figures=8) as driver:
+    with checked_page(page, tmp_path, figures=9) as driver:
         assert re.search(r"sentence \d+ </script>", hover_text(driver, "figure-7"))
         assert "encoder.layer" in hover_text(driver, "figure-3")
         driver.execute_script("window.scrollTo(0, 0)")
@@ -56,7 +56,7 @@ def test_the_page_of_a_model_in_a_browser(tmp_path):
 def test_the_page_of_two_files_in_a_browser(tmp_path, cloud_file):
     found = [diagnose(cloud_file("wide.npz")), diagnose(cloud_file("narrow.npz", 0.01, 1.0))]
     page = write_diagnosis(tmp_path / "report.html", found)
-    with checked_page(page, tmp_path, figures=5) as driver:
+    with checked_page(page, tmp_path, figures=6) as driver:
         assert "row" in hover_text(driver, "figure-3")
         assert driver.execute_script("return document.getElementById('figure-3').data.map(t => t.name)") == [
             "&lt;b&gt;bird&lt;/b&gt;",
@@ -64,7 +64,7 @@ def test_the_page_of_two_files_in_a_browser(tmp_path, cloud_file):
             "dog",
         ]
         verdicts = [box.text.split("\n")[0] for box in driver.find_elements("css selector", ".verdict")]
-        assert verdicts == ["wide.npz: healthy", "narrow.npz: collapsed"]
+        assert verdicts == ["wide.npz: healthy", "narrow.npz: partly collapsed: off-centre"]
 
 
 def test_nothing_from_the_data_becomes_markup(tmp_path):
@@ -84,7 +84,7 @@ def test_collapsed_and_tiny_input_still_gives_a_page(tmp_path):
         text = write_diagnosis(tmp_path / "report.html", [diagnose(str(tmp_path / "x.npy"))]).read_text(
             encoding="utf-8"
         )
-        assert text.count('class="plot"') == 4
+        assert text.count('class="plot"') == 5
 
 
 def test_names_are_short_but_tell_targets_apart():

@@ -144,3 +144,15 @@ def test_arms_of_a_seed_start_from_the_same_weights_and_see_the_same(recipe):
 def test_too_few_samples_are_refused():
     with pytest.raises(SepNormError, match="at least two samples, found 1"):
         Steps(TINY, Samples(1, lambda *_: {}))
+
+
+def test_readings_on_the_way_change_no_bit_of_a_run_and_are_kept_when_it_goes_on(recipe, tmp_path):
+    config = TINY.changed({"norm": "bn+ln"})
+    plain, trained, none = recipe.watched(config.changed({"monitor": 0}), tmp_path / "plain")
+    watched, again, found = recipe.watched(config.changed({"monitor": 3}), tmp_path / "watched")
+    before, after = plain.state_dict(), watched.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before) and trained.losses == again.losses
+    assert none == {} and found["monitor"]["steps"][0] == 1 and len(found["monitor"]["steps"]) >= 4
+    resumed = recipe.watched(config.changed({"monitor": 3}), tmp_path / "watched")[2]  # from the last checkpoint
+    for key, values in found["monitor"].items():
+        assert torch.equal(resumed["monitor"][key], values), key

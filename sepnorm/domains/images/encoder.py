@@ -117,6 +117,12 @@ class ImageEncoder(Encoder):
         with super().evaluating(), unmasked(self.model):
             yield
 
+    def views(self, content: Any) -> tuple[Any, Any]:
+        """Two crops of an image of Pillow, of three quarters of each side, from opposite corners."""
+        width, height = content.size
+        right, low = max(width * 3 // 4, 1), max(height * 3 // 4, 1)
+        return content.crop((0, 0, right, low)), content.crop((width - right, height - low, width, height))
+
     def exportable(self) -> Exportable:
         generator = torch.Generator().manual_seed(0)
         shape = (len(self.prepare.mean), *self.prepare.size)

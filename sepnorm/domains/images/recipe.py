@@ -30,10 +30,12 @@ from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.inspection import Inspection, inspect
 from sepnorm.surgery.saving import save
 from sepnorm.training.batching import Samples, Steps, StreamedSteps
+from sepnorm.training.monitored import Monitored
 from sepnorm.training.trainer import Report, Trained, train
 
 _BATCH = 256  # images encoded at a time
 _DRAWN, _INSPECTED, _TOKENS = 8, 512, 4096  # test images reconstructed, and inspected; token vectors kept of the latter
+_MONITORED = 256  # images that [CLS] is measured on while the model trains
 _QUICK = 2000  # images for training and for testing that show what re-estimated statistics change
 
 
@@ -50,7 +52,7 @@ class ImageRecipe:
 
     def run(self, config: ImageConfig, folder: Path, report: Report | None = None) -> Outcome:
         """Pretrains, re-estimates batch statistics on whole images, and measures, before that and after."""
-        model, trained = self.pretrain(config, folder, report)
+        model, trained, monitored = self.watched(config, folder, report)
         some = self.data.test.images[evenly(len(self.data.test), _DRAWN)]
         drawn = reconstruct(model, some, self._mean, self._std)  # while the statistics are those of masked images
         before: dict[str, float] = {}
@@ -65,7 +67,7 @@ class ImageRecipe:
         metrics |= {"loss": trained.losses[-1][1], "images_per_second": trained.rate}
         layers, embeddings["tokens"] = self.look_inside(model)
         save_to = partial(self.save, model)
-        return Outcome(metrics, trained.losses, embeddings, save_to, layers, {RECONSTRUCTIONS: drawn})
+        return Outcome(metrics, trained.losses, embeddings, save_to, layers, {RECONSTRUCTIONS: drawn} | monitored)
 
     def save(self, model: MaskedAutoencoder, folder: Path) -> None:
         """The encoder alone, as ``ViTMAEModel``, with what its input needs."""
@@ -90,6 +92,12 @@ class ImageRecipe:
     def pretrain(
         self, config: ImageConfig, folder: Path, report: Report | None = None
     ) -> tuple[MaskedAutoencoder, Trained]:
+        return self.watched(config, folder, report)[:2]
+
+    def watched(
+        self, config: ImageConfig, folder: Path, report: Report | None = None
+    ) -> tuple[MaskedAutoencoder, Trained, dict[str, dict[str, Tensor]]]:
+        """Pretrains, and keeps how [CLS] of some whole images lay on the way."""
         model = MaskedAutoencoder(config)
 
         steps: Steps
@@ -106,7 +114,10 @@ class ImageRecipe:
                 )
 
             steps = StreamedSteps(config, config.stream, stream.open(config.order_seed), read)
-        return model, train(model, steps, folder, report)
+        shown = self.data.train.take(evenly(len(self.data.train), _MONITORED))
+        monitored = Monitored(model, lambda _, batch: self.encode(model, shown), config.monitor)
+        trained = train(model, steps, folder, report, monitored)
+        return model, trained, monitored.arrays()
 
     def _samples(self, config: ImageConfig, count: int, take: Callable[[Tensor], Tensor]) -> Samples:
         def make(chosen: Tensor, own: slice, generator: torch.Generator) -> dict[str, Any]:

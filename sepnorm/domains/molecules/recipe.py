@@ -25,11 +25,13 @@ from sepnorm.surgery.calibration import calibrate
 from sepnorm.surgery.inspection import Inspection, inspect
 from sepnorm.surgery.saving import save
 from sepnorm.training.batching import Samples, Steps, by_length
+from sepnorm.training.monitored import Monitored
 from sepnorm.training.trainer import Report, Trained, train
 
 _BATCH = 128  # molecules encoded at a time
 _WINDOW = 50  # batches that are sorted by size together: enough for little padding, few enough to stay random
 _CALIBRATED, _INSPECTED, _TOKENS = 4096, 512, 4096  # molecules; token vectors kept of the latter
+_MONITORED = 256  # molecules that the virtual node is measured on while the model trains
 _GROUPS = 5  # colours of a map for numbers
 
 
@@ -42,19 +44,26 @@ class MoleculeRecipe:
 
     def run(self, config: MoleculeConfig, folder: Path, report: Report | None = None) -> Outcome:
         """Trains, measures on validation and test molecules, in the units of the targets, and looks inside."""
-        model, trained = self.train(config, folder, report)
+        model, trained, monitored = self.watched(config, folder, report)
         if config.uses_batch:
             self.recalibrate(model)
         metrics, embeddings, arrays = self.measure(model)
         metrics |= {"loss": trained.losses[-1][1], "molecules_per_second": trained.rate}
         layers, embeddings["tokens"] = self.look_inside(model)
         names = self.data.test.smiles
+        arrays |= monitored
         return Outcome(metrics, trained.losses, embeddings, partial(self.save, model), layers, arrays, names)
 
     def train(
         self, config: MoleculeConfig, folder: Path, report: Report | None = None
     ) -> tuple[MoleculeModel, Trained]:
         """The last weights count: the rate of learning goes to 0, and nothing is chosen by validation."""
+        return self.watched(config, folder, report)[:2]
+
+    def watched(
+        self, config: MoleculeConfig, folder: Path, report: Report | None = None
+    ) -> tuple[MoleculeModel, Trained, dict[str, dict[str, Tensor]]]:
+        """The same, and keeps how the virtual node of some molecules lay on the way."""
         data, model = self.data, self.build(config)
 
         def make(chosen: Tensor, own: slice, generator: torch.Generator) -> dict[str, Any]:
@@ -66,7 +75,10 @@ class MoleculeRecipe:
 
         order = by_length(data.train.sizes, _WINDOW) if config.similar_sizes else None
         samples = Samples(len(data.train), make, order)
-        return model, train(model, Steps(config, samples), folder, report)
+        shown = [data.train.graphs[row] for row in evenly(len(data.train), _MONITORED).tolist()]
+        monitored = Monitored(model, lambda _, batch: (encode(model.graphormer, shown), None), config.monitor)
+        trained = train(model, Steps(config, samples), folder, report, monitored)
+        return model, trained, monitored.arrays()
 
     def build(self, config: MoleculeConfig) -> MoleculeModel:
         if config.task == "pretrain":

@@ -107,6 +107,12 @@ class TextEncoder(Encoder):
     def shown(self, record: Record) -> str:
         return str(record.content)[:_SHOWN]
 
+    def views(self, content: Any) -> tuple[str, str]:
+        """The first and the second half of its words."""
+        words = str(content).split()
+        middle = max((len(words) + 1) // 2, 1)
+        return " ".join(words[:middle]), " ".join(words[middle:]) or " ".join(words)
+
     def exportable(self) -> Exportable:
         return Exportable(TextBody(self.model), self._inputs(2), self._inputs(3), {0: "batch", 1: "tokens"})
 

@@ -33,11 +33,13 @@ from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.inspection import Inspection, conclude, watch
 from sepnorm.training.arm_norms import give_norms
 from sepnorm.training.batching import Samples, Steps, StreamedSteps, by_length
+from sepnorm.training.monitored import Monitored
 from sepnorm.training.trainer import Report, Trained, train
 
 _BATCH = 64  # sentences encoded at a time
 _WINDOW = 64  # batches of training that are sorted by length together
 _INSPECTED, _TOKENS = 512, 4096  # sentences that are inspected, and token vectors kept of them
+_MONITORED = 256  # sentences that [CLS] is measured on while the model trains
 _POSITIVE = 0.8  # pairs above this share of their set's range of scores mean the same: above 4 of 0 to 5, as in SimCSE
 
 Texts = dict[str, int]  # distinct sentences and their numbers
@@ -67,7 +69,7 @@ class TextRecipe:
         """Converts, scores, trains, and scores and measures again."""
         model = self.prepare(config)
         before = self.scores(self.encode(model, self.test_tokens, self._rated), "sts")
-        trained, selection = self.fit(model, config, folder, report)
+        trained, selection, monitored = self.watched(model, config, folder, report)
         rows = self.encode(model, self.test_tokens)
         metrics = self.scores(rows)
         metrics |= {key.replace("average", "before"): value for key, value in before.items() if "average" in key}
@@ -76,7 +78,7 @@ class TextRecipe:
             free = self.scores((change(cls, rows[0]), change(mean, rows[1])), "sts")
             metrics |= {key.replace("average", way): value for key, value in free.items() if "average" in key}
         metrics |= {f"cls_{key}": value for key, value in shape(cls).items()}
-        arrays: dict[str, dict[str, Tensor]] = {}
+        arrays: dict[str, dict[str, Tensor]] = dict(monitored)
         if (pairs := self._pairs(rows[0])) is not None:
             positive = pairs.pop("positive")
             metrics["cls_alignment"] = alignment(pairs.pop("first")[positive], pairs.pop("second")[positive])
@@ -108,6 +110,12 @@ class TextRecipe:
         self, model: SimCSE, config: TextConfig, folder: Path, report: Report | None = None
     ) -> tuple[Trained, Selection | None]:
         """Trains; with a development set the model ends with its best weights, otherwise with the last."""
+        return self.watched(model, config, folder, report)[:2]
+
+    def watched(
+        self, model: SimCSE, config: TextConfig, folder: Path, report: Report | None = None
+    ) -> tuple[Trained, Selection | None, dict[str, dict[str, Tensor]]]:
+        """The same, and keeps how [CLS] of some held-out sentences lay on the way."""
         steps: Steps
         if self.stream is None or config.stream is None:
             steps = Steps(config, self._samples(config, self.corpus, self.tokens), "linear")  # as SimCSE has it
@@ -118,10 +126,15 @@ class TextRecipe:
         selection = None
         if self.development is not None:
             selection = Selection(model, self._scored_by(model, self.development), config.evaluate_every)
-        trained = train(model, steps, folder, report, selection)
+        others = [] if selection is None else [selection]
+        few = min(len(self.held_out), _MONITORED)
+        monitored = Monitored(
+            model, lambda _, batch: self.encode(model, self.held_out, few), config.monitor * (few > 1), others
+        )
+        trained = train(model, steps, folder, report, monitored)
         if selection is not None:
             selection.apply()
-        return trained, selection
+        return trained, selection, monitored.arrays()
 
     def _read(self, config: TextConfig, parts: list[list[str]]) -> Samples:
         """What a stream gave, to be trained on."""

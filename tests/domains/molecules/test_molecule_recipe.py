@@ -313,3 +313,12 @@ def test_a_comparison_writes_its_page_with_predictions_and_structures(tmp_path):
     _, page = compare_domain(plan(domain, parse_arms("ln,bn+ln@final"), base), [0], tmp_path / "out")
     text = page.read_text()
     assert "Predicted against true" in text and "Nearest molecules" in text and "<svg" in text and "test MAE" in text
+
+
+def test_readings_on_the_way_change_no_bit_of_a_run(tmp_path):
+    recipe, config = made_up(), TINY.changed({"norm": "bn+ln"})
+    plain, trained, none = recipe.watched(config.changed({"monitor": 0}), tmp_path / "plain")
+    watched, again, found = recipe.watched(config.changed({"monitor": 4}), tmp_path / "watched")
+    assert same(plain, watched) and trained.losses == again.losses and none == {}
+    assert found["monitor"]["steps"].tolist() == [1, 2, 4, 6, 8]
+    assert bool((found["monitor"]["cls_effective_rank_centered"] > 1).all())

@@ -263,3 +263,15 @@ def test_bins_and_neighbours_have_closed_forms():
     assert middles == [0.05, 0.95] and means == [2.0, 5.0] and deviations == [1.0, 0.0]
     unit = torch.nn.functional.normalize(torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [-1, 0]]), dim=1)
     assert [place for _, place in nearest_of(unit, torch.tensor([0]))[0]] == [1, 2]
+
+
+def test_readings_on_the_way_change_no_bit_of_a_run(recipe, config, tmp_path):
+    states, losses = [], []
+    for count in (0, 2):
+        own = config.changed({"norm": "bn+ln", "monitor": count})
+        model = recipe.prepare(own)
+        trained, _, found = recipe.watched(model, own, tmp_path / str(count))
+        states.append(model.state_dict())
+        losses.append(trained.losses)
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0]) and losses[0] == losses[1]
+    assert len(found["monitor"]["steps"]) >= 2 and bool(found["monitor"]["cls_uniformity"].isfinite().all())

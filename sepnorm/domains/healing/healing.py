@@ -1,0 +1,282 @@
+"""From vectors or a model to the remedy that helps, and to what is written of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from sepnorm.data.records import Record
+from sepnorm.domains.encoders import Encoder, open_encoder, wrap_model
+from sepnorm.domains.healing.candidates import Candidate, candidates, chosen_by_name, require_enough
+from sepnorm.domains.healing.choice import Scored, best_of, by_hits, by_ranks, numbers_of
+from sepnorm.domains.healing.models import own_pooling
+from sepnorm.domains.healing.scoring import label_hits, pair_cosines, view_hits
+from sepnorm.domains.healing.sources import Source, from_array, from_file, from_model, open_vectors
+from sepnorm.domains.healing.thresholds import Threshold, thresholds
+from sepnorm.domains.targets import find_model
+from sepnorm.errors import SepNormError, require_known
+from sepnorm.geometry import Summary, summary
+from sepnorm.geometry.linear_maps import LinearMap
+from sepnorm.report.diagnosis import finite
+from sepnorm.report.verdict import Verdict, judge
+from sepnorm.training.devices import check_device
+
+#: Samples of the data that a model is run on unless told otherwise.
+MODEL_SAMPLES = 5000
+_MEASURED = 3000  # samples that verdicts are made from
+_HOW = {
+    "labels": "accuracy of nearest neighbours, in five folds",
+    "pairs": "Spearman's correlation with the ratings of pairs",
+    "views": "how often one view of a sample finds its other view, in five folds",
+    "verdict": "the verdict alone: without labels, rated pairs or a model nothing else can be judged",
+    "asked": "as asked for",
+}
+
+
+@dataclass(eq=False)
+class Healing:
+    """The remedy that was chosen, and how.
+
+    ``scored`` has every candidate with its score and its difference to nothing; ``before`` and ``after`` are thresholds.
+    """
+
+    target: str
+    data: str | None
+    count: int
+    how: str  #: labels, pairs, views, verdict or asked
+    chosen: str
+    pooling: str  #: cls, mean or sum; empty for bare vectors
+    map: LinearMap
+    scored: list[Scored]
+    before: list[Threshold]
+    after: list[Threshold]
+    verdicts: tuple[Verdict, Verdict] = field(repr=False)
+    summaries: tuple[Summary, Summary] = field(repr=False)
+    source: Source = field(repr=False)
+    notes: list[str] = field(default_factory=list)
+
+    def transform(self, x: Any) -> Any:
+        """Healed vectors: one (dim,) or many (count, dim), tensors or arrays."""
+        return self.map.transform(x)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is better than nothing."""
+        return self.map.name != "nothing" or self.pooling != self.source.own
+
+    @property
+    def title(self) -> str:
+        """What was chosen, in a few words."""
+        return f"{self.pooling}: {self.chosen}" if self.pooling else self.chosen
+
+    def before_and_after(self) -> tuple[Tensor, Tensor]:
+        """Some vectors (samples, dim) as they were, and healed."""
+        rows = self.source.rows
+        return rows[self.source.own], self.map(rows[self.pooling])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings, lists and dictionaries, for JSON."""
+        return finite(
+            {
+                "target": self.target,
+                "data": self.data,
+                "count": self.count,
+                "chosen": self.chosen,
+                "pooling": self.pooling,
+                "changed": self.changed,
+                "chosen_by": self.how,
+                "measure": _HOW[self.how],
+                "candidates": [asdict(each) | {"better": each.better} for each in self.scored],
+                "thresholds": {"before": [asdict(t) for t in self.before], "after": [asdict(t) for t in self.after]},
+                "verdict": {"before": asdict(self.verdicts[0]), "after": asdict(self.verdicts[1])},
+                "notes": self.notes,
+            }
+        )
+
+    def __str__(self) -> str:
+        lines = [f"{self.target}: {self.title}, by {_HOW[self.how]}"]
+        lines += [f"  {each}" for each in self.scored]
+        for rate, (old, new) in {o.rate: (o, n) for o, n in zip(self.before, self.after, strict=False)}.items():
+            lines.append(f"  one in {rate:,} unrelated pairs is above {_span(old)}, healed {_span(new)}")
+        return "\n".join([*lines, *self.notes])
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the map, results and the page to a folder, and for a model or a file what works without sepnorm."""
+        from sepnorm.domains.healing.writing import write_healing
+
+        return write_healing(self, Path(folder))
+
+
+def _span(threshold: Threshold) -> str:
+    return f"{threshold.value:.3f} ({threshold.low:.3f} to {threshold.high:.3f})"
+
+
+def heal(
+    target: Any,
+    data: Any = None,
+    *,
+    test: str | None = None,
+    labels: Sequence[Any] | None = None,
+    method: str | None = None,
+    pooling: str | None = None,
+    out: str | Path | None = None,
+    column: str | None = None,
+    label: str | None = None,
+    split: str = "train",
+    max_samples: int | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Healing:
+    """Looks for a linear map that makes vectors better, and keeps it only if held-out data say so.
+
+    Candidates are nothing, centring, standardising, all-but-the-top and whitening with shrinkage at several powers and widths,
+    for a model each of [CLS], the mean of tokens and their sum. They are judged by labels (nearest neighbours), rated pairs
+    (Spearman), or two views of a sample, always on items that their map was not fitted on. Nothing wins unless another is
+    better by the interval of the difference.
+
+    Args:
+        target: vectors (samples, dim) as a tensor or array; a ``.npy``, ``.npz``, ``.parquet`` or ``.csv`` of vectors; a model's
+            folder or name; or a ``SentenceTransformer``.
+        data: for models, what ``diagnose`` takes, or a list of texts.
+        test: for text models, a table of rated pairs (sentence1, sentence2, score); of one with splits, those for development.
+        labels: one for each row of an array; files and data bring their own.
+        pooling: of a model, ``"cls"`` or ``"mean"``, to keep to it; by default its own is the start, and all are tried.
+        method: a candidate by its name, as ``"centre"`` or ``"whiten 0.5"``, to take it without a choice.
+        out: a folder to write everything to, as ``Healing.save`` does.
+        column, label, split: of files and data, where they are not clear.
+        max_samples: of data that a model is run on, by default 5,000.
+        device: of a model.
+        seed: of the folds.
+        progress: called with the number of samples done, and of all.
+
+    Returns:
+        The ``Healing``, whose ``transform(x)`` maps other vectors.
+    """
+    report = progress or (lambda done, total: None)
+    source, said = _source(target, data, test, labels, pooling, column, label, split, max_samples, device, report)
+    require_enough(source.count, source.dim, said)
+    before = summary(source.rows[source.own][:_MEASURED])
+    if before.participation_ratio == 0:
+        raise SepNormError(f"the vectors of {said} are all the same: there is nothing that a map could spread out.")
+    verdict = judge(before, target=said, data=data if isinstance(data, str) else None)
+    how, tried, scored = _chosen(source, verdict, method, seed)
+    taken = tried[best_of(scored)] if how not in ("asked", "verdict") else tried[-1]
+    found = taken.make(source.moments[taken.pooling])
+    healed = found(source.rows[taken.pooling])
+    numbers = None if source.labels is None or len(set(source.labels)) < 2 else numbers_of(source.labels)
+    after = summary(healed[:_MEASURED])
+    healing = Healing(
+        said,
+        data if isinstance(data, str) else None,
+        source.count,
+        how,
+        taken.name,
+        taken.pooling,
+        found,
+        scored,
+        thresholds(source.rows[source.own], numbers),
+        thresholds(healed, numbers),
+        (verdict, judge(after, target=said)),
+        (before, after),
+        source,
+        [*source.notes, *_notes(how, verdict)],
+    )
+    if out is not None:
+        healing.save(out)
+    return healing
+
+
+def _source(
+    target: Any,
+    data: Any,
+    test: str | None,
+    labels: Sequence[Any] | None,
+    pooling: str | None,
+    column: str | None,
+    label: str | None,
+    split: str,
+    max_samples: int | None,
+    device: str,
+    report: Callable[[int, int | None], None],
+) -> tuple[Source, str]:
+    file = open_vectors(target, column, label)
+    is_model = isinstance(target, str | Path | nn.Module) and file is None
+    if not is_model:
+        for given, name in ((data, "data"), (test, "test"), (pooling, "pooling")):
+            if given is not None:
+                raise SepNormError(f"{name} is for models: vectors are judged by labels, one for each row.")
+        found = from_file(file, report) if file is not None else from_array(target, labels)
+        return found, found.name
+    if labels is not None:
+        raise SepNormError("labels are for vectors: a model's are those of its data.")
+    if data is None:
+        raise SepNormError("a model is healed on data: add --data, such as a text file, a table or a folder of images.")
+    check_device(device)
+    longest = getattr(target, "max_seq_length", None)
+    encoder = wrap_model(target) if isinstance(target, nn.Module) else open_encoder(str(target))
+    own = own_pooling(encoder) if pooling is None else require_known("pooling", pooling, ("cls", "mean"))
+    if own == "cls":
+        encoder.require_cls()
+    encoder.to_device(device)
+    records = _records(encoder, data, column, split)
+    named = data if isinstance(data, str) else "the data"
+    most = max_samples or MODEL_SAMPLES
+    found = from_model(encoder, own, records, test, most, named, report)
+    encoder.to_device("cpu")
+    if longest is not None:
+        target.max_seq_length = longest  # of a user's own model, which is cut while it is run here
+    if pooling is not None:
+        found.rows = {pooling: found.rows[pooling]}
+    found.origin = target if isinstance(target, nn.Module) else find_model(str(target))
+    return found, encoder.name
+
+
+def _records(encoder: Encoder, data: Any, column: str | None, split: str) -> Iterator[Record]:
+    if isinstance(data, str | Path):
+        return encoder.read(str(data), column, split)
+    return (Record(content, None, f"sample {number}") for number, content in zip(count(1), data, strict=False))
+
+
+def _chosen(
+    source: Source, verdict: Verdict, method: str | None, seed: int
+) -> tuple[str, list[Candidate], list[Scored]]:
+    """What is chosen by, the candidates, and what each scores."""
+    dim = source.dim
+    if method is not None:
+        return "asked", [chosen_by_name(method, dim)._replace(pooling=source.own)], []
+    others = [pooling for pooling in source.rows if pooling != source.own]
+    tried = [each._replace(pooling=pooling) for pooling in (source.own, *others) for each in candidates(dim)]
+    names = [candidate.title for candidate in tried]
+    if source.pairs is not None:
+        first, second, ratings = source.pairs
+        maps = [candidate.make(source.moments[candidate.pooling]) for candidate in tried]
+        return "pairs", tried, by_ranks(pair_cosines(first, second, maps, tried), ratings, names, seed)
+    if source.labels is not None:
+        hits = label_hits(source.rows, numbers_of(source.labels), source.moments, tried, seed)
+        return "labels", tried, by_hits(hits, names)
+    if source.views is not None:
+        return "views", tried, by_hits(view_hits(source.views, source.rows, source.moments, tried, seed), names)
+    remedy = "standardise" if "loud dimensions" in verdict.illnesses else "centre"
+    if not set(verdict.illnesses) & {"loud dimensions", "off-centre"}:
+        remedy = "nothing"
+    return "verdict", [chosen_by_name(remedy, dim)], []
+
+
+def _notes(how: str, verdict: Verdict) -> list[str]:
+    if how == "verdict" and "few dimensions" in verdict.illnesses:
+        return [
+            "The vectors fill few dimensions. Whitening may help or ruin them, and without labels, rated pairs or the model "
+            "nothing tells which: give labels."
+        ]
+    return []
+
+
+def as_json(healing: Healing) -> str:
+    return json.dumps(healing.as_dict(), indent=1)
