@@ -39,9 +39,9 @@ class Table:
 SWEEP = "--norms ln,bn@final,ln+ln@final,ln+bn@final,bn+ln@final,bn+bn@final --lambdas 0,0.01,0.1,1 --targets tokens,cls,both"
 TABLES = {
     "digits": Table(
-        "compare images --seeds 5 --norms ln,bn@final,bn+ln@final,bn+bn@final,ln+ln@final,bn+ln@all,bn+bn@all"
+        "compare images --seeds 5 --set epochs=40 --norms ln,bn@final,bn+ln@final,bn+bn@final,ln+ln@final,bn+ln@all,bn+bn@all"
     ),
-    "digits-lambda": Table(f"compare images --seeds 1 {SWEEP}"),
+    "digits-lambda": Table(f"compare images --seeds 1 --set epochs=40 {SWEEP}"),
     "cifar10": Table(
         "compare images --preset small --data {cifar10_jpeg.parquet} --seeds 3 "
         "--norms ln,bn@final,ln+ln@all,bn+ln@all,bn+ln@final,bn+bn@final"

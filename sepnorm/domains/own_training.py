@@ -6,7 +6,7 @@ import os
 import random
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ def declare(metrics: Mapping[str, bool] | Sequence[Metric]) -> Metrics:
         )
     if not any(metric.primary for metric in found):
         first = found[0]
-        found[0] = Metric(first.key, first.name, first.higher_is_better, True, first.kind, first.shown)
+        found[0] = replace(first, primary=True)
     return Metrics(found)
 
 

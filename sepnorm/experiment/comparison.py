@@ -78,6 +78,12 @@ class Comparison:
         """The metric that arms are judged by; None where runs report none that is better one way."""
         return next((metric for metric in self.leading if metric.higher_is_better is not None), None)
 
+    @property
+    def beside(self) -> Metric | None:
+        """The metric that is shown next to the primary one."""
+        wanted = self.primary.beside if self.primary is not None else ""
+        return self.declared.find(wanted) if wanted in self.keys else None
+
     def difference(self, arm: Arm, metric: Metric, to: Arm | None = None) -> Difference | None:
         """Paired by seed, to the baseline or to another arm, without a verdict; None where that says nothing."""
         baseline = to or self.arms[0]
@@ -128,14 +134,7 @@ class Comparison:
     def ranked(self) -> list[Arm]:
         """The arms beside the baseline, the best by the leading metric first; one that was not measured comes last."""
         leading = self.leading[:1]
-
-        def place(arm: Arm) -> float:
-            found = arm.interval(leading[0].key) if leading else None
-            if found is None or math.isnan(found.mean):
-                return math.inf
-            return found.mean if leading[0].higher_is_better is False else -found.mean
-
-        return sorted(self.arms[1:], key=place)
+        return by_mean(self.arms[1:], leading[0]) if leading else self.arms[1:]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what is not finite is to be written as null."""
@@ -170,6 +169,18 @@ class Comparison:
             if gap is not None:
                 summary[key]["difference"] = {"mean": gap.mean, "half_width_95": gap.half}
         return {"name": arm.name, "config": arm.config.model_dump(), "metrics": summary, "seeds": arm.metrics}
+
+
+def by_mean(arms: Sequence[Arm], metric: Metric) -> list[Arm]:
+    """The best first; those that were not measured come last."""
+
+    def place(arm: Arm) -> float:
+        found = arm.interval(metric.key)
+        if found is None or math.isnan(found.mean):
+            return math.inf
+        return found.mean if metric.higher_is_better is False else -found.mean
+
+    return sorted(arms, key=place)
 
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> dict[int, float]:

@@ -89,7 +89,7 @@ class Decision:
         if math.isclose(self.mean - self.low, self.high - self.mean, rel_tol=1e-6):
             return f"{mean} ± {half:.{places}f}"
         if 0 in (self.low, self.high):  # cut there by Holm's correction: the difference itself is not 0
-            return f"{mean} (above 0, up to {high})" if self.low == 0 else f"{mean} (below 0, down to {low})"
+            return f"{mean} (above 0, to {high})" if self.low == 0 else f"{mean} (below 0, to {low})"
         return f"{mean} ({low} to {high})"
 
     def _places(self, half: float) -> int:

@@ -22,6 +22,7 @@ class Metric:
         primary: arms are told apart by the first primary metric that the runs report.
         kind: a ``score`` says what embeddings are good for, ``geometry`` what shape they have, ``training`` how they were made.
         shown: whether it has a column in tables; ``results.json`` has all.
+        beside: the key of what a reader wants to see next to it, such as the same score of the mean of tokens.
     """
 
     key: str
@@ -30,6 +31,7 @@ class Metric:
     primary: bool = False
     kind: Literal["score", "geometry", "training"] = "score"
     shown: bool = True
+    beside: str = ""
 
     @property
     def is_pattern(self) -> bool:

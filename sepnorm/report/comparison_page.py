@@ -10,9 +10,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from sepnorm.experiment.comparison import Arm, Comparison, comparable
+from sepnorm.experiment.comparison import Arm, Comparison, by_mean, comparable
 from sepnorm.experiment.decisions import Decision
-from sepnorm.experiment.metrics import LOSS
+from sepnorm.experiment.metrics import LOSS, Metric
 from sepnorm.geometry import Summary, singular_values
 from sepnorm.report import figures
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
@@ -97,7 +97,18 @@ def headline(comparison: Comparison) -> str:
         ]
     if missing := [arm.name for arm in comparison.arms[1:] if arm.name not in found]:
         clauses.append(f"{', '.join(missing)} gave no finite values")
-    return f"{said}{metric.name} against {baseline}: {'; '.join(clauses)}."
+    return f"{said}{metric.name} against {baseline}: {'; '.join(clauses)}.{_best(comparison, metric)}"
+
+
+def _best(comparison: Comparison, metric: Metric) -> str:
+    """The arm with the best mean by the primary metric, and by what is seen beside it: often another one."""
+    if comparison.beside is None:
+        return ""
+    said = []
+    for each in (metric, comparison.beside):
+        arm = by_mean(comparison.arms, each)[0]
+        said.append(f"{each.name} {arm.interval(each.key)} ({arm.name})")
+    return f" Best means: {', '.join(said)}."
 
 
 def clause(decision: Decision) -> str:

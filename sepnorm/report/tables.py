@@ -18,23 +18,25 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 
 
 def summary_rows(comparison: Comparison) -> Table:
-    """A row for each arm with what decides: the primary metric, its difference and verdict, and the geometry of [CLS]."""
+    """A row for each arm with what decides: the primary metric, its verdict, what is seen beside it, and the geometry of [CLS]."""
     primary, decisions = comparison.primary, comparison.decisions()
+    beside = [metric for metric in (comparison.beside,) if metric is not None]
     geometry = [metric for metric in comparison.columns if metric.kind == "geometry" and metric != primary]
-    scores = [metric for metric in (primary,) if metric is not None]
-    header = ["arm", "seeds", *(metric.name for metric in scores)]
-    header += [f"minus {comparison.arms[0].name}", "verdict"] * bool(scores) + [metric.name for metric in geometry]
+    counts = [str(len(arm.metrics)) for arm in comparison.arms]
+    same = len(set(counts)) == 1  # then the verdicts say how many
     rows = []
-    for arm in comparison.arms:
-        cells = [str(arm.interval(metric.key) or "") for metric in scores]
-        if scores:
+    for arm, count in zip(comparison.arms, counts, strict=True):
+        cells = [arm.name] if same else [arm.name, count]
+        if primary is not None:
             decision = decisions.get(arm.name)
+            cells += [str(arm.interval(primary.key) or "")]
             cells += ["", ""] if decision is None else [str(decision), decision.verdict]
+        cells += [str(arm.interval(metric.key) or "") for metric in beside]
         means = [arm.interval(metric.key) for metric in geometry]
-        rows.append(
-            [arm.name, str(len(arm.metrics)), *cells, *("" if mean is None else f"{mean.mean:.3g}" for mean in means)]
-        )
-    return header, rows
+        rows.append([*cells, *("" if mean is None else f"{mean.mean:.3g}" for mean in means)])
+    judged = [] if primary is None else [primary.name, f"minus {comparison.arms[0].name}", "verdict"]
+    short = [metric.name.removeprefix("[CLS] ").removeprefix("effective ") for metric in geometry]  # of [CLS] all
+    return ["arm", *([] if same else ["seeds"]), *judged, *(metric.name for metric in beside), *short], rows
 
 
 def comparison_rows(comparison: Comparison) -> Table:

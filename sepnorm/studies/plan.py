@@ -53,7 +53,7 @@ class Study:
 
 
 def _digits(norms: tuple[str, ...] = _IMAGES, **options: Any) -> Part:
-    return Part("digits", "images", "demo", norms, 1297, **options)
+    return Part("digits", "images", "demo", norms, 1297, changes={"epochs": 40}, **options)
 
 
 def _cifar(norms: tuple[str, ...] = _IMAGES, **options: Any) -> Part:
@@ -94,6 +94,20 @@ def _each(key: str, name: str, values: Mapping[str, tuple[float, ...]]) -> dict[
             for value in values[scale]
         )
     return found
+
+
+def _varied(part: Part) -> tuple[Part, ...]:
+    """A part three times: seeds that change all, the first weights alone, or the order alone."""
+    ways = {"all": "weights and order", "weights": "weights alone", "order": "order alone"}
+    return tuple(
+        replace(
+            part,
+            name=name,
+            changes={**part.changes, "varies": varies},
+            shared=part.name if varies == "all" else f"{part.name}, {name}",
+        )
+        for varies, name in ways.items()
+    )
 
 
 def _with_text(norms: tuple[str, ...]) -> dict[str, tuple[Part, ...]]:
@@ -187,22 +201,9 @@ STUDIES = {
         "What differs from seed to seed: first weights, order and masks, or the test images",
         "seed_tables",
         {
-            scale: tuple(
-                replace(
-                    parts[0],
-                    name=name,
-                    changes={**parts[0].changes, "varies": varies},
-                    shared=parts[0].name * (varies == "all"),
-                )
-                for varies, name in (
-                    ("all", "weights and order"),
-                    ("weights", "weights alone"),
-                    ("order", "order alone"),
-                )
-            )
-            for scale, parts in _images(
-                ("ln", "bn@final", "bn+bn@final"), (_published("stl10", 5000, seeds=8),), seeds=8
-            ).items()
+            "demo": _varied(Part("short runs on digits", "images", "demo", _IMAGES, 1297, seeds=6)),
+            "small": _varied(_cifar(seeds=8)),
+            "paper": _varied(_published("stl10", 5000, seeds=8)),
         },
         ours=True,
     ),

@@ -196,7 +196,7 @@ def test_decisions_are_written_as_precisely_as_they_are_known():
     assert shown(-1.26, 0.4) == "-1.3 ± 0.4" and shown(-0.0001, 0.3) == "+0.0 ± 0.3"
     assert shown(1234.4, 56.7) == "+1234 ± 57"
     assert shown(0.0123, 0.0119) == "+0.0123 ± 0.0119" and shown(0.0119, 0.0123) == "+0.012 ± 0.012"
-    assert str(Decision(0.012, 0.0, 0.031, 5, "better")) == "+0.012 (above 0, up to +0.031)"
+    assert str(Decision(0.012, 0.0, 0.031, 5, "better")) == "+0.012 (above 0, to +0.031)"
 
 
 def test_what_is_shown_does_not_contradict_the_verdict():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 METRICS = Metrics(
     [
-        Metric("cls_linear_top1", "[CLS] linear", primary=True),
+        Metric("cls_linear_top1", "[CLS] linear", primary=True, beside="mean_linear_top1"),
         Metric("cls_linear_bn_top1", "[CLS] linear, with BN"),
         Metric("cls_knn", "[CLS] kNN"),
         Metric("mean_linear_top1", "mean linear"),

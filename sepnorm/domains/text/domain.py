@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 METRICS = Metrics(
     [
-        Metric("cls_sts_average", "[CLS] STS", primary=True),
+        Metric("cls_sts_average", "[CLS] STS", primary=True, beside="mean_sts_average"),
         Metric("mean_sts_average", "mean STS"),
         Metric("cls_transfer_average", "[CLS] transfer", primary=True),
         Metric("cls_sts_before", "[CLS] STS before training"),
