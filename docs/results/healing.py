@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from regenerate import found_in, put
@@ -76,16 +77,16 @@ def of_vectors(what: str, train: Tensor, labels: Tensor, test: Tensor, test_labe
     return row_of(what, "kNN", found.title, by_hits(hits, ["nothing", "by hand", "healed"]))
 
 
-def of_images(what: str, preset: str, data: str | None) -> Callable[[Path], Row]:
+def of_images(what: str, **given: Any) -> Callable[[Path], Row]:
     """[CLS] of a masked autoencoder with one shared norm."""
 
     def run(folder: Path) -> Row:
-        from sepnorm.domains.images.config import PRESETS
+        from sepnorm.domains import open_domain
         from sepnorm.domains.images.recipe import ImageRecipe
 
-        config = PRESETS[preset].changed({"norm": "ln"} | ({} if data is None else {"data": data}))
+        config: Any = open_domain("images").settings(None, given | {"norm": "ln"})
         recipe = ImageRecipe(config)
-        model, _ = recipe.pretrain(config, folder / "checkpoints")
+        model, *_ = recipe.pretrain(config, folder / "checkpoints")
         train, test = (recipe.encode(model, images)[0] for images in (recipe.data.train, recipe.data.test))
         labels, test_labels = recipe.data.train.labels, recipe.data.test.labels
         assert labels is not None and test_labels is not None
@@ -112,7 +113,7 @@ def of_molecules(data: str) -> Callable[[Path], Row]:
         }
         config = PRESETS["demo"].changed(changes | {"max_atoms": 128, "epochs": 1})
         recipe = MoleculeRecipe(config)
-        model, _ = recipe.train(config, folder / "checkpoints")
+        model, *_ = recipe.train(config, folder / "checkpoints")
         parts = recipe.data.train, recipe.data.test
         train, test = (encode(model.graphormer, part.graphs) for part in parts)
         edges = parts[0].targets[:, 0].quantile(torch.tensor([0.2, 0.4, 0.6, 0.8]))
@@ -164,9 +165,9 @@ def tables(data: Path | None) -> dict[str, Callable[[Path], Row] | str]:
     cifar, flowers, zinc = file("cifar10_jpeg.parquet"), file("flowers51.parquet"), file("zinc250k.csv.gz")
     text = wiki is not None and stsb is not None
     return {
-        "digits": of_images("digits", "demo", None),
-        "cifar10": of_images("CIFAR-10", "small", str(cifar)) if cifar else "cifar10_jpeg.parquet",
-        "flowers": of_images("Flowers", "small", str(flowers)) if flowers else "flowers51.parquet",
+        "digits": of_images("digits", data="digits", epochs=40),
+        "cifar10": of_images("CIFAR-10", data=str(cifar)) if cifar else "cifar10_jpeg.parquet",
+        "flowers": of_images("Flowers", data=str(flowers), epochs=25) if flowers else "flowers51.parquet",
         "minilm": of_sentences(None, wiki, stsb) if text and wiki and stsb else "wiki_1m.txt.xz and stsb.tsv.gz",
         "minilm-cls": of_sentences("cls", wiki, stsb) if text and wiki and stsb else "wiki_1m.txt.xz and stsb.tsv.gz",
         "zinc": of_molecules(str(zinc)) if zinc else "zinc250k.csv.gz",
