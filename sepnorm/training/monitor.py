@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sepnorm.arguments import require_module, whole
+from sepnorm.arguments import number, require_module, whole
 from sepnorm.errors import CollapseWarning, SepNormError, require_known
 from sepnorm.surgery import model_call as feed
 from sepnorm.training.monitor_figures import embed_by_cls, figures_of
@@ -58,6 +58,8 @@ class Limits:
     def __post_init__(self) -> None:
         whole(self.patience, "patience", 1)
         whole(self.grace, "grace", 0)
+        for name in ("cosine", "rank", "cosine_recovered", "rank_recovered"):
+            object.__setattr__(self, name, number(getattr(self, name), name))
         if self.cosine_recovered > self.cosine or self.rank_recovered < self.rank:
             raise SepNormError(
                 f"recovery is at the healthy side of collapse: cosine_recovered={self.cosine_recovered} is at most {self.cosine}, "
@@ -114,6 +116,11 @@ class Monitor:
         self.model, self.batch = model, batch
         self.every = whole(every, "every", 1)
         self.on_collapse = require_known("action on collapse", on_collapse, ACTIONS)
+        if limits is not None and not isinstance(limits, Limits):
+            raise SepNormError(f"limits are sepnorm.Limits(...), found {limits!r}.")
+        for what, given in (("embed", embed), ("log", log)):
+            if given is not None and not callable(given):
+                raise SepNormError(f"{what} is a function, found {given!r}.")
         self.limits = limits or Limits()
         self.embed, self.log, self.save = embed or embed_by_cls, log, save
         self.history: list[Reading] = []

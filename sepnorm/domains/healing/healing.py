@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sepnorm.arguments import whole
 from sepnorm.data.records import Record
 from sepnorm.domains.encoders import Encoder, open_encoder, wrap_model
 from sepnorm.domains.healing.candidates import Candidate, candidates, chosen_by_name, require_enough
@@ -159,7 +160,11 @@ def heal(
     Returns:
         The ``Healing``, whose ``transform(x)`` maps other vectors.
     """
+    if progress is not None and not callable(progress):
+        raise SepNormError(f"progress is a function of what is done and of all, found {progress!r}.")
     report = progress or (lambda done, total: None)
+    seed = whole(seed, "seed", 0, 2**63 - 1)
+    max_samples = None if max_samples is None else whole(max_samples, "max_samples", 1)
     source, said = _source(target, data, test, labels, pooling, column, label, split, max_samples, device, report)
     require_enough(source.count, source.dim, said)
     before = summary(source.rows[source.own][:_MEASURED])

@@ -24,7 +24,7 @@ def encode(graphormer: GraphormerModel, graphs: Sequence[Graph], size: int = 128
     """[VNode] of each graph (count, width), in their order, with the model in evaluation mode."""
     graphormer.eval()
     device = next(graphormer.parameters()).device
-    found = torch.empty(len(graphs), graphormer.config.hidden_size)
+    found = torch.empty(len(graphs), graphormer.config.hidden_size, dtype=torch.float32)  # whatever the default is
     for rows in buckets([len(graph) for graph in graphs], size):
         batch = collate([graphs[row] for row in rows], graphormer.config.max_hops)
         batch = {name: value.to(device) for name, value in batch.items()}

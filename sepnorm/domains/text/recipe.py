@@ -166,7 +166,7 @@ class TextRecipe:
         """Vectors of the first ``count`` sentences by [CLS] and by the mean of all tokens (sentences, width), without padding."""
         count = len(tokens) if count is None else count
         width = model.encoder.config.hidden_size
-        cls, mean = torch.empty(count, width), torch.empty(count, width)
+        cls, mean = (torch.empty(count, width, dtype=torch.float32) for _ in range(2))  # whatever the default is
         with feed.quiet(model):
             for rows, batch in tokens.batches(torch.arange(count), _BATCH):
                 hidden = feed.run(model.encoder, batch).last_hidden_state
