@@ -159,6 +159,7 @@ numpy.save(sys.argv[3] + "-one", model.encode(texts[3]))
 """
 
 
+@pytest.mark.slow
 def test_a_healed_encoder_opens_in_sentence_transformers_without_us(run, tmp_path):
     text_model(tmp_path / "model")
     (tmp_path / "lines.txt").write_text("\n".join(lines(80)))
