@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 from sepnorm.experiment.comparison import Arm, Comparison, paired
@@ -28,9 +26,8 @@ def forest(comparison: Comparison) -> list[Any]:
     found.add_vrect(x0=-margin, x1=margin, fillcolor="#888888", opacity=0.15, line_width=0)
     found.add_vline(x=0, line={"color": "#888888", "width": 1})
     places = {arm.name: number for number, arm in enumerate(comparison.arms)}
-    middle = _middle(comparison, rows)
     for (arm, to), name in zip(rows, names, strict=True):
-        _row(found, comparison, arm, to, name, COLOURS[places[arm.name] % len(COLOURS)], middle)
+        _row(found, comparison, arm, to, name, COLOURS[places[arm.name] % len(COLOURS)])
     found.update_layout(hovermode="closest", margin={"l": 20, "r": 20, "t": 10, "b": 50})
     found.update_yaxes(
         categoryorder="array", categoryarray=names[::-1], automargin=True, range=[-0.6, len(rows) - 0.4], showgrid=False
@@ -39,17 +36,8 @@ def forest(comparison: Comparison) -> list[Any]:
     return [found]
 
 
-def _middle(comparison: Comparison, rows: Sequence[tuple[Arm, Arm]]) -> float:
-    """Half-way between the outermost dots: words begin or end at a mean, on the side that has more room."""
-    metric = comparison.primary
-    assert metric is not None
-    values = [gap for arm, to in rows for gap in paired(arm.values(metric.key), to.values(metric.key)).values()]
-    finite = [value for value in values if math.isfinite(value)]
-    return (min(finite) + max(finite)) / 2
-
-
-def _row(found: Any, comparison: Comparison, arm: Arm, to: Arm, name: str, colour: str, middle: float) -> None:
-    """Dots for seeds, and a diamond with the interval and the verdict above it."""
+def _row(found: Any, comparison: Comparison, arm: Arm, to: Arm, name: str, colour: str) -> None:
+    """Dots for seeds, a diamond with the interval, and the verdict at the right, where it fits on a phone too."""
     metric = comparison.primary
     assert metric is not None
     gaps = paired(arm.values(metric.key), to.values(metric.key))
@@ -64,6 +52,10 @@ def _row(found: Any, comparison: Comparison, arm: Arm, to: Arm, name: str, colou
     decision = comparison.decisions(to).get(arm.name)
     if decision is None:
         return
+    words = f"<b>{_VERDICTS[decision.verdict]}</b> {decision}"
+    found.add_annotation(
+        text=words, x=1, xref="paper", xanchor="right", y=name, yanchor="bottom", yshift=6, showarrow=False
+    )
     bounded = decision.high - decision.low < float("inf")
     found.add_scatter(
         x=[decision.mean],
@@ -75,9 +67,8 @@ def _row(found: Any, comparison: Comparison, arm: Arm, to: Arm, name: str, colou
             "thickness": 2,
             "color": colour,
         },
-        text=[f"<b>{_VERDICTS[decision.verdict]}</b> {decision}"],
-        textposition="top right" if decision.mean < middle else "top left",
-        mode="markers+text",
+        text=[words],
+        mode="markers",
         marker={"size": 11, "symbol": "diamond", "color": colour},
         hovertemplate="%{text}<extra></extra>",
     )
