@@ -122,7 +122,8 @@ class Monitor:
             if given is not None and not callable(given):
                 raise SepNormError(f"{what} is a function, found {given!r}.")
         self.limits = limits or Limits()
-        self.embed, self.log, self.save = embed or embed_by_cls, log, save
+        self.embed, self.save = embed or embed_by_cls, save
+        self._log = log  # not as log: Lightning puts a function of that name on every callback
         self.history: list[Reading] = []
         self.collapsed = self.stopped = False
         self._beyond = 0  # readings in a row
@@ -142,8 +143,8 @@ class Monitor:
         if self.stopped and not before and callable(self.save):
             self.save(step)
         self.history.append(reading)
-        if self.log is not None:
-            self.log(figures, step)
+        if self._log is not None:
+            self._log(figures, step)
         return reading
 
     def measure(self) -> dict[str, float]:

@@ -348,3 +348,16 @@ def test_a_collapsing_run_is_warned_of_before_its_probe_has_lost_half():
                 break
     assert first > 0.5 and told_at is not None
     assert lost_at is None or told_at < lost_at
+
+
+def test_what_lightning_puts_on_a_callback_is_not_called():
+    """Lightning sets ``log`` and ``log_dict`` of every callback to those of its module."""
+    lines = []
+    monitor = sepnorm.Monitor(bert(), sentences(8), every=1, log=lambda figures, step: lines.append(step))
+
+    def of_the_module(name, value):
+        raise AssertionError("not for the monitor")
+
+    monitor.log = monitor.log_dict = of_the_module
+    monitor.step(1)
+    assert lines == [1]
