@@ -1,1 +1,1 @@
-"""Where other libraries let sepnorm in: one file a library, and only where the library has a place for it."""
+"""Hooks into other libraries: one file per library, and only where the library has an official extension point."""

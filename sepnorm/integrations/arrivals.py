@@ -1,4 +1,4 @@
-"""Makes sepnorm known to a library as soon as both are imported, in whichever order, without importing the library itself."""
+"""Registers sepnorm with a library once both are imported, in either order, without importing the library itself."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Any
 
-#: The module of a library that has a place for us, and ours that fills it.
+#: A module of a library, and the module of ours to import after it.
 PLACES = {"transformers.quantizers.auto": "sepnorm.integrations.transformers"}
 
 
 def await_libraries() -> None:
-    """Fills the places of libraries that are there, and waits for the others."""
+    """Registers with libraries that are already imported, and waits for the others."""
     for place, ours in PLACES.items():
         if place in sys.modules:
             _fill(ours)
@@ -24,7 +24,7 @@ def await_libraries() -> None:
 
 
 class _Waiting(MetaPathFinder):
-    """Sees a library's module when it is about to be imported, and lets it be imported as ever."""
+    """Import hook that notices when the module of a library is about to be imported."""
 
     def __init__(self, place: str, ours: str) -> None:
         self.place, self.ours = place, ours
@@ -40,7 +40,7 @@ class _Waiting(MetaPathFinder):
 
 
 class _AndThen(Loader):
-    """The library's own loader, and our module after it."""
+    """Runs the library's own loader, then imports our module."""
 
     def __init__(self, loader: Loader, ours: str) -> None:
         self.loader, self.ours = loader, ours
@@ -57,12 +57,12 @@ class _AndThen(Loader):
 def _fill(ours: str) -> None:
     try:
         import_module(ours)
-    except Exception as error:  # a version that we do not know must not keep anybody from importing it
+    except Exception as error:  # an unknown version of the library must still be importable
         from sepnorm.errors import SepNormWarning
 
         library = ours.rpartition(".")[2]
         warnings.warn(
-            f"this version of {library} has no place for sepnorm ({error}): it cannot load converted models, sepnorm.load can.",
+            f"sepnorm cannot register with this version of {library} ({error}): use sepnorm.load for converted models.",
             SepNormWarning,
             stacklevel=2,
         )

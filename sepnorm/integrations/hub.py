@@ -1,4 +1,4 @@
-"""Converted models on the hub, with a card that says what was converted."""
+"""Uploads converted models to the hub, with a card that says what was converted."""
 
 from __future__ import annotations
 
@@ -25,15 +25,22 @@ _OPENED_BY = {
 
 
 def push_to_hub(model: nn.Module, name: str, *, private: bool = False) -> str:
-    """Uploads a converted model to the hub, as its own library saves it, and returns its address.
+    """Uploads a converted model to the hub, in the format of its own library.
 
-    ``sepnorm.load(name)`` opens it, and so does the library where sepnorm is imported; where it is not, the library refuses with a
-    sentence. Log in first (``hf auth login``).
+    ``sepnorm.load(name)`` opens it, and so does the library if sepnorm is imported. If it is not, the library stops
+    with a message that says so. Log in first (``hf auth login``).
 
     Args:
-        model: a converted model. Of other libraries than transformers and sentence-transformers, ``sepnorm.save`` is uploaded.
-        name: such as ``"me/vit-bn-ln"``.
-        private: whether only you can see it, if the name is new.
+        model: a converted model. Models of libraries other than transformers and sentence-transformers are uploaded in
+            the format of ``sepnorm.save``.
+        name: name on the hub, such as ``"me/vit-bn-ln"``.
+        private: whether a new repository is visible only to you.
+
+    Returns:
+        The address of the upload.
+
+    Raises:
+        SepNormError: if the model is not converted, or the upload fails.
     """
     require_module(model)
     try:
@@ -46,16 +53,14 @@ def push_to_hub(model: nn.Module, name: str, *, private: bool = False) -> str:
             hub = HfApi()
             hub.create_repo(name, private=private, exist_ok=True)
             return str(hub.upload_folder(folder_path=scratch, repo_id=name, commit_message="Upload by sepnorm"))
-        except (
-            Exception
-        ) as error:  # no network, no login, no right to the name: the client has errors of its own for each
+        except Exception as error:  # no network, no login, no permission: the client has an error class for each
             raise SepNormError(f"{name} cannot be uploaded to the hub: {one_line(error)}.") from error
 
 
 def write_for_hub(model: Any, name: str, folder: Path) -> None:
-    """The files of a model on the hub: as its library saves it, and a card."""
+    """Writes the files for the hub: the model as its library saves it, and a card."""
     library = library_of(model)
-    card = model_card(model, name)  # which refuses what is not converted
+    card = model_card(model, name)  # raises if the model is not converted
     with without_bars():
         if library == _SENTENCES:
             model.save_pretrained(str(folder), create_model_card=False)
@@ -67,7 +72,7 @@ def write_for_hub(model: Any, name: str, folder: Path) -> None:
 
 
 def model_card(model: nn.Module, name: str) -> str:
-    """Markdown: which norms [CLS] and tokens have, and how the model is loaded."""
+    """The model card in Markdown: the norms of [CLS] and tokens, and how to load the model."""
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, TokenNorm)]
     if not layers:
         raise SepNormError(
@@ -95,7 +100,7 @@ def model_card(model: nn.Module, name: str) -> str:
             "|---|---|---|",
             *rows,
             "",
-            "Install [sepnorm](https://pypi.org/project/sepnorm/) and import it before the model is loaded:",
+            "Install sepnorm (`pip install sepnorm`) and import it before the model is loaded:",
             "",
             "```python",
             *(["import sepnorm"] if library in _OPENED_BY else []),

@@ -1,4 +1,4 @@
-"""Models that mteb can tell apart: it files scores by a model's name and revision, and a conversion changes neither."""
+"""Gives converted models their own name and revision for mteb, which files scores by both."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def identify(model: Any, name: str) -> str:
-    """Gives a sentence encoder a name of its own, and a digest of its weights as its revision, where mteb reads them.
+    """Sets a name, and a digest of the weights as revision, where mteb reads them.
 
-    Without it, mteb takes a converted model for the one that it was made from, and returns that one's scores from its cache. Call
-    it again after training.
+    Without this, mteb mistakes a converted model for the original and returns the original's scores from its cache.
+    Call it again after training.
 
     Args:
         model: a model of sentence-transformers.
-        name: such as ``"me/minilm-bn-ln"``.
+        name: the new name, such as ``"me/minilm-bn-ln"``.
 
     Returns:
-        The revision.
+        The revision, 40 hexadecimal digits.
+
+    Raises:
+        SepNormError: if the model has no card, or ``name`` is not of the form ``owner/model``.
     """
     require_module(model)
     card = getattr(model, "model_card_data", None)
@@ -40,7 +43,7 @@ def identify(model: Any, name: str) -> str:
 
 
 def digest(model: nn.Module) -> str:
-    """Forty hexadecimal digits that differ as soon as a weight or a statistic does."""
+    """A hash of all weights and statistics, as 40 hexadecimal digits."""
     found = hashlib.sha256()
     for key, tensor in sorted(model.state_dict().items()):
         found.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

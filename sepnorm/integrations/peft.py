@@ -1,4 +1,4 @@
-"""Adapters of peft on a converted model."""
+"""Adapters of peft on converted models."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from sepnorm.layer import TokenNorm
 
 
 def keep_norms(model: nn.Module, config: Any) -> Any:
-    """Makes an adapter of a converted model train and keep its separate norms, with their batch statistics.
+    """Makes a peft adapter train and save the separate norms of a converted model, with their batch statistics.
 
-    An adapter is saved without the base. A batch norm of [CLS] moves its statistics while the adapter is trained, so they belong
-    to the adapter: peft copies the modules in ``modules_to_save``, trains the copies and saves them. ``disable_adapter()`` then
-    gives the base as it was.
+    An adapter is saved without its base model. Batch statistics of [CLS] move while the adapter is trained, so they
+    belong to the adapter. peft copies the modules in ``modules_to_save``, trains the copies and saves them.
+    ``disable_adapter()`` then restores the base model.
 
     Args:
         model: a converted model, before ``get_peft_model``. Save it first: an adapter names the folder of its base.
-        config: a config of peft, such as ``LoraConfig``. Changed in place.
+        config: a peft config, such as ``LoraConfig``. Changed in place.
 
     Returns:
         ``config``, for ``get_peft_model(model, keep_norms(model, LoraConfig(...)))``.
+
+    Raises:
+        SepNormError: if the model is not converted, or the config has no ``modules_to_save`` or adds prompt tokens.
     """
     require_module(model)
     paths = [path for path, layer in model.named_modules() if isinstance(layer, TokenNorm)]

@@ -1,8 +1,8 @@
-"""Converted models by transformers' own means: ``AutoModel.from_pretrained(folder)``, ``pipeline``, the Trainer.
+"""Loads converted models by transformers itself: ``AutoModel.from_pretrained(folder)``, ``pipeline``, the Trainer.
 
-transformers lets registered quantizers replace modules of a model before its weights are loaded. Ours puts separate norms where
-the config says that they were (``sepnorm.surgery.config_trace``), and takes itself out when the weights are in: the model is an
-ordinary one then, which can be trained, cast, compiled and saved. Importing this module registers it.
+transformers lets registered quantizers replace modules before weights are loaded. Ours puts separate norms where the
+config records them (``sepnorm.surgery.config_trace``), and removes itself once the weights are loaded. The model is
+then an ordinary one: you can train, cast, compile and save it. Importing this module registers the quantizer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from sepnorm.errors import SepNormError
+from sepnorm.layer.kinds import WIDE_BUFFERS
 from sepnorm.surgery.config_trace import LOCK, METHOD, vet_trace, write_trace
 from sepnorm.surgery.opening.sizes import names_of
 from sepnorm.surgery.replacement import GUARD
@@ -24,7 +25,7 @@ from sepnorm.surgery.site_records import rebuild
 
 @register_quantization_config(METHOD)
 class SepNormConfig(QuantizationConfigMixin):  # type: ignore[misc]
-    """The record of a conversion, as transformers hands it to a quantizer."""
+    """The record of a conversion, in the form that transformers passes to a quantizer."""
 
     def __init__(self, **trace: Any) -> None:
         _register_lock()
@@ -33,25 +34,25 @@ class SepNormConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any) -> Any:
-        """As transformers calls it with what ``config.json`` says."""
+        """Called by transformers with the entry of ``config.json``."""
         config = cls(**config_dict)
         return (config, kwargs) if return_unused_kwargs else config
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``config.json`` says."""
+        """The entry of ``config.json``."""
         return self.trace
 
 
 @register_quantizer(METHOD)
 class SepNormQuantizer(HfQuantizer):  # type: ignore[misc]
-    """Separate norms in the place of a fresh model's own, before its weights are loaded."""
+    """Replaces the norms of a fresh model by separate norms, before its weights are loaded."""
 
     def _process_model_before_weight_loading(self, model: Any, checkpoint_files: Any = None, **kwargs: Any) -> None:
         sites = _sites_in(model, self.quantization_config.trace["sites"])
         rebuild(model, sites, {})
         _require_tensors(model, sites, checkpoint_files)
         kept = model._keep_in_fp32_modules_strict or ()
-        model._keep_in_fp32_modules_strict = {*kept, "running_mean", "running_var"}  # a sum of small steps needs it
+        model._keep_in_fp32_modules_strict = {*kept, *WIDE_BUFFERS}
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         self.remove_quantization_config(model)
@@ -71,12 +72,12 @@ class SepNormQuantizer(HfQuantizer):  # type: ignore[misc]
 
 
 def _sites_in(model: Any, sites: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sites by their paths in ``model``, which may have a head that the converted one had not, or the other way round."""
+    """The sites with their paths in ``model``, which may have a head that the converted model lacks, or the reverse."""
     modules = dict(model.named_modules())
     prefix = f"{model.base_model_prefix}."
     if any(site["path"] in modules for site in sites):
         return sites
-    if any(site["path"].startswith(prefix) for site in sites):  # with a head then, without it now
+    if any(site["path"].startswith(prefix) for site in sites):  # converted with a head, loaded without it
         inner = (site for site in sites if site["path"].startswith(prefix))
         return [site | {"path": site["path"].removeprefix(prefix)} for site in inner]
     if model.base_model is not model:
@@ -85,9 +86,9 @@ def _sites_in(model: Any, sites: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _require_tensors(model: Any, sites: list[dict[str, Any]], files: Any) -> None:
-    """Refuses weights without those of separate norms, which transformers would draw afresh.
+    """Raises if the weights lack those of separate norms: transformers would initialise them at random.
 
-    Files may have other names for a norm and for what is around it, so the ends of names are counted.
+    Files may name a norm and its parents differently, so only the ends of names are counted.
     """
     if not files or not all(str(file).endswith(".safetensors") for file in files):
         return
@@ -103,14 +104,14 @@ def _require_tensors(model: Any, sites: list[dict[str, Any]], files: Any) -> Non
             path = next(path for path, its_end in wanted if its_end == end)
             raise SepNormError(
                 f"the config says that {path} of this {type(model).__name__} has separate norms, and the weights have none for it "
-                f"(…{end}): take the weights and the config from one place."
+                f"(…{end}): use the weights and config of the same model."
             )
 
 
 def _register_lock() -> None:
-    """Makes the fusion known that locks converted models: there is nothing to fuse."""
+    """Registers the fusion that locks converted models. It fuses nothing."""
     try:
         from transformers.fusion_mapping import _FUSION_REGISTRY, ModuleFusionSpec
-    except ImportError:  # versions that do not read what asks for it, or that keep it elsewhere
+    except ImportError:  # versions without fusions, or with another registry
         return
     _FUSION_REGISTRY.setdefault(LOCK, ModuleFusionSpec())

@@ -1,8 +1,8 @@
-"""The fused path of the layer: one native norm over all tokens, [CLS] rows put in their place.
+"""The fast path of the layer: one native norm over all tokens, then the [CLS] rows are overwritten.
 
 Splitting a sequence, normalising the parts and concatenating them reads and writes every token several times more
-than one norm does. Here the tokens' norm runs over the whole tensor and the few [CLS] rows are overwritten. In
-the backward pass the incoming gradient is zero at [CLS] while the tokens' sums are formed.
+often than one norm does. Here the tokens' norm runs over the whole tensor, and only the few [CLS] rows are replaced.
+In the backward pass the incoming gradient is zero at [CLS] while the sums over tokens are computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sepnorm.layer.torch_internals import is_watched, transforms_active
 
 
 def fusable(x: Tensor, cls_norm: nn.Module | None, token_norm: nn.Module, call: Call) -> bool:
-    """Whether ``fused`` serves this input and these norms; the plain path serves all."""
+    """Whether ``fused`` supports this input and these norms. The plain path supports all."""
     return (
         x.shape[call.dim] > call.num_cls
         and _has_kernel(token_norm, x, False)
@@ -33,12 +33,16 @@ def fusable(x: Tensor, cls_norm: nn.Module | None, token_norm: nn.Module, call: 
 
 
 def _has_kernel(norm: nn.Module, x: Tensor, of_cls: bool) -> bool:
-    kernel = KERNELS.get(getattr(norm.forward, "__func__", None))  # none for a forward put on the module itself
+    """Whether a kernel exists for the norm, supports ``x``, and no hook has to be called."""
+    kernel = KERNELS.get(getattr(norm.forward, "__func__", None))  # None for a forward patched onto the instance
     return kernel is not None and not is_watched(norm) and kernel.serves(norm, x, of_cls)
 
 
 def fused(x: Tensor, cls_norm: Any, token_norm: Any, call: Call) -> Tensor:
-    """The layer's output for (batch, tokens, channels), or (tokens, batch, channels) with ``call.dim=0``; padding is finite."""
+    """Output of the layer for (batch, tokens, channels), or (tokens, batch, channels) with ``call.dim=0``.
+
+    Values at padding must be finite.
+    """
     cw, cb = (None, None) if cls_norm is None else (cls_norm.weight, cls_norm.bias)
     plan = (cls_norm, token_norm, call)
     out: Tensor = FusedSepNorm.apply(x.contiguous(), cw, cb, token_norm.weight, token_norm.bias, plan)
@@ -46,7 +50,7 @@ def fused(x: Tensor, cls_norm: Any, token_norm: Any, call: Call) -> Tensor:
 
 
 class FusedSepNorm(Function):
-    """Takes x, weight and bias of [CLS] and of the tokens, and without a gradient the norms and the call."""
+    """Autograd function of x, weight and bias of [CLS], weight and bias of tokens, and ``plan`` (norms and call)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cw: Any, cb: Any, tw: Any, tb: Any, plan: tuple[Any, Any, Call]) -> Tensor:
@@ -55,15 +59,15 @@ class FusedSepNorm(Function):
         tokens = KERNELS[type(token_norm).forward](call)
         if cls_norm is not None:
             cls = KERNELS[type(cls_norm).forward](call)
-            # Before the pass over all tokens, which then finds them in the cache; a copy, since batch norm is 4x slower
-            # on a strided view.
+            # Read [CLS] before the pass over all tokens, which then finds it in the cache. Copy it: batch norm is 4x
+            # slower on a strided view.
             rows = torch.narrow_copy(x, call.dim, 0, call.num_cls).view(-1, x.shape[2])
             if isinstance(cls, BatchKernel):
                 rows = _cast(rows, torch.promote_types(rows.dtype, torch.float32))
-            rows_out = cls.forward(cls_norm, rows, _cast(cw, rows.dtype), _cast(cb, rows.dtype))
+            cls.begin(cls_norm, rows)
         out = tokens.forward(token_norm, x, tw, tb)
-        if cls_norm is not None:
-            _put_rows(out, rows_out, call)
+        if cls is not None and rows is not None:
+            _put_rows(out, cls.forward(cls_norm, rows, _cast(cw, rows.dtype), _cast(cb, rows.dtype)), call)
         ctx.save_for_backward(x, cw, cb, tw, tb, call.padding)
         ctx.kernels, ctx.rows, ctx.call = (cls, tokens), rows, call
         return out
@@ -72,7 +76,7 @@ class FusedSepNorm(Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad, call, (cls, tokens) = grads[0], ctx.call, ctx.kernels
         *inputs, padding = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a gradient of this gradient is wanted: let torch derive both
+        if torch.is_grad_enabled():  # a second derivative is needed: let torch derive both
             return *_differentiable_grads(ctx, grad, inputs, padding), None
         x, cw, cb, tw, tb = inputs
         grad = grad.contiguous()
@@ -81,30 +85,31 @@ class FusedSepNorm(Function):
             dx, dtw, dtb = tokens.backward(grad, x, tw, tb)
         else:
             cls_grad = torch.narrow_copy(grad, call.dim, 0, call.num_cls)
-            dx, dtw, dtb = _token_grads(tokens, grad, cls_grad, x, tw, tb)
             rows, dtype = ctx.rows, ctx.rows.dtype
-            cls_grad = _cast(cls_grad, dtype).view(rows.shape)
-            drows, dcw, dcb = cls.backward(cls_grad, rows, _cast(cw, dtype), _cast(cb, dtype))
+            rows_grad, weight = _cast(cls_grad, dtype).view(rows.shape), _cast(cw, dtype)
+            cls.begin_backward(rows_grad, rows, weight)
+            dx, dtw, dtb = _token_grads(tokens, grad, cls_grad, x, tw, tb)
+            drows, dcw, dcb = cls.backward(rows_grad, rows, weight, _cast(cb, dtype))
             _put_rows(dx, drows, call)
         return dx, _like(dcw, cw), _like(dcb, cb), _like(dtw, tw), _like(dtb, tb), None
 
 
-# ---- [CLS] among the tokens ---------------------------------------------------------------------------------------------
+# ---- [CLS] among the tokens ---------------------------------------------------------------------------------------
 
 
 def _token_grads(kernel: Kernel, grad: Tensor, cls_grad: Tensor, x: Tensor, weight: Any, bias: Any) -> Grads:
-    """Gradients of the tokens, their weight and bias, [CLS] left out exactly; at [CLS], ``dx`` is to be overwritten."""
+    """Gradients of tokens, weight and bias, with [CLS] left out exactly. The caller overwrites ``dx`` at [CLS]."""
     call = kernel.call
-    if grad.is_cpu and not (call.sync and isinstance(kernel, BatchKernel)):  # a sum over processes is not done twice
-        # The incoming gradient is zero at [CLS] for the time being: a copy, or summing [CLS] apart, would cost a fifth
-        # more. On the CPU one node of a graph runs at a time and nobody sees the gap.
+    if grad.is_cpu and not (call.sync and isinstance(kernel, BatchKernel)):  # an all-reduce must not run twice
+        # Zero the incoming gradient at [CLS] for the moment: a copy, or summing [CLS] apart, would cost a fifth more.
+        # On the CPU one node of a graph runs at a time, so no other node sees the zeros.
         hole = grad.data.narrow(call.dim, 0, call.num_cls)
         hole.zero_()
         try:
             found = kernel.backward(grad, x, weight, bias)
         finally:
             hole.copy_(cls_grad)
-        # a sum that is not finite may be so by [CLS] alone: zero times infinity
+        # a non-finite sum may come from [CLS] alone (zero times infinity): then sum again without [CLS]
         if found[1] is None or math.isfinite(found[1].sum()):
             return found
     kernel = copy.copy(kernel)
@@ -115,13 +120,13 @@ def _token_grads(kernel: Kernel, grad: Tensor, cls_grad: Tensor, x: Tensor, weig
 
 
 def _put_rows(x: Tensor, rows: Tensor, call: Call) -> None:
-    """Writes (count, channels) over the [CLS] part of ``x``."""
+    """Writes rows (count, channels) over the [CLS] part of ``x``."""
     view = x.narrow(call.dim, 0, call.num_cls)
     view.copy_(rows.view(view.shape))
 
 
 def _tokens(x: Tensor, call: Call) -> Tensor:
-    """A copy of the part of ``x`` that is not [CLS]."""
+    """A copy of ``x`` without [CLS]."""
     return x.narrow(call.dim, call.num_cls, x.shape[call.dim] - call.num_cls).contiguous()
 
 
@@ -130,15 +135,15 @@ def _cast(tensor: Any, dtype: torch.dtype) -> Any:
 
 
 def _like(grad: Any, parameter: Any) -> Any:
-    """A gradient in its parameter's dtype; none where there is no parameter."""
+    """The gradient in the dtype of its parameter; None if there is no parameter."""
     return None if parameter is None else _cast(grad, parameter.dtype)
 
 
-# ---- second derivatives -------------------------------------------------------------------------------------------------
+# ---- second derivatives -------------------------------------------------------------------------------------------
 
 
 def _differentiable_grads(ctx: Any, grad: Tensor, inputs: list[Any], padding: Tensor | None) -> list[Tensor | None]:
-    """The gradients as functions of saved tensors, by torch's own derivatives of the same function."""
+    """The gradients as a differentiable function of the saved tensors, for second derivatives."""
     grads: list[Tensor | None] = [None] * len(inputs)
     wanted = [number for number, need in enumerate(ctx.needs_input_grad) if need]
     out, leaves = _formula(ctx, padding, *inputs), [inputs[number] for number in wanted]
@@ -149,7 +154,7 @@ def _differentiable_grads(ctx: Any, grad: Tensor, inputs: list[Any], padding: Te
 
 
 def _formula(ctx: Any, padding: Any, x: Any, cw: Any, cb: Any, tw: Any, tb: Any) -> Tensor:
-    """The function once more, by differentiable operations."""
+    """The forward pass again, in differentiable operations."""
     (cls, tokens), call = ctx.kernels, ctx.call
     if cls is None:
         return tokens.formula(x, tw, tb, padding)

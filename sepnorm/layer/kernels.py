@@ -1,4 +1,4 @@
-"""The norms that the fused path has: each with its forward, its backward, and the same by differentiable operations."""
+"""Kernels of the fast path: forward and backward of each norm, and a differentiable formula of the same function."""
 
 from __future__ import annotations
 
@@ -9,35 +9,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sepnorm.distributed import Exchange
 from sepnorm.layer import statistics
 from sepnorm.layer.statistics import Call, Statistics
 
 _layer_backward = torch.ops.aten.native_layer_norm_backward.default
 _batch_backward = torch.ops.aten.native_batch_norm_backward.default
 
-Grads = tuple[Any, Any, Any]  # of input, weight and bias; none where there is no such parameter
+Grads = tuple[Any, Any, Any]  # of input, weight and bias; None for a missing parameter
 
 
 class Kernel(Protocol):
-    """One norm in one call. It keeps what its backward needs, so that what happens to the module later does not reach it.
+    """One norm in one call. It keeps all that backward needs, so later changes of the module have no effect.
 
-    ``x`` is all tokens, in three dimensions, or the rows (count, channels) of [CLS]. Weight and bias have its dtype.
+    ``x`` holds all tokens (rank 3), or the [CLS] rows (count, channels). Weight and bias have the dtype of ``x``.
     """
 
     call: Call
-    saved: Sequence[Tensor] = ()  # of every token
+    saved: Sequence[Tensor] = ()  # one entry per token
 
     def __init__(self, call: Call) -> None:
         self.call = call
 
     @staticmethod
-    def serves(norm: Any, x: Tensor, of_cls: bool) -> bool: ...  # whether it can do ``norm`` for the layer's input
+    def serves(norm: Any, x: Tensor, of_cls: bool) -> bool: ...  # whether the kernel supports ``norm`` and input ``x``
+
+    def begin(self, norm: Any, x: Tensor) -> None:
+        """Starts work, such as an all-reduce, that overlaps with other work; ``forward`` of the same input ends it."""
+
+    def begin_backward(self, grad: Tensor, x: Tensor, weight: Any) -> None:
+        """The same for ``backward``."""
 
     def forward(self, norm: Any, x: Tensor, weight: Any, bias: Any) -> Tensor: ...
 
     def backward(self, grad: Tensor, x: Tensor, weight: Any, bias: Any) -> Grads: ...
 
-    # the output of ``forward`` by differentiable operations, for derivatives of derivatives
+    # the output of ``forward`` in differentiable operations, for second derivatives
     def formula(self, x: Tensor, weight: Any, bias: Any, padding: Tensor | None) -> Tensor: ...
 
 
@@ -62,7 +69,7 @@ class LayerKernel(Kernel):
 
 
 class ScaleKernel(Kernel):
-    """``ScaleShift``: one scale and one shift a channel."""
+    """``ScaleShift``: one scale and one shift per channel."""
 
     @staticmethod
     def serves(norm: Any, x: Tensor, of_cls: bool) -> bool:
@@ -80,10 +87,13 @@ class ScaleKernel(Kernel):
 
 
 class BatchKernel(Kernel):
-    """``nn.BatchNorm1d`` with running statistics, over [CLS], or over tokens without padding."""
+    """``nn.BatchNorm1d`` with running statistics, over [CLS] or over tokens without padding."""
 
     stats: Statistics
-    native = False  # whether torch's own batch norm did the forward, and does the backward
+    native = False  # whether torch's own batch norm does forward and backward
+    correction: tuple[Tensor, Tensor] | None = None  # factor and offset to the statistics of the whole step
+    exchange: Exchange | None = None  # an all-reduce that is running
+    sums: tuple[Tensor, Tensor] | None = None  # gradients of weight and bias during the all-reduce
 
     @staticmethod
     def serves(norm: Any, x: Tensor, of_cls: bool) -> bool:
@@ -95,18 +105,19 @@ class BatchKernel(Kernel):
     def forward(self, norm: Any, x: Tensor, weight: Any, bias: Any) -> Tensor:
         self.eps = norm.eps
         of_cls, sync = x.dim() == 2, self.call.sync
+        several = sync or self.call.step is not None  # statistics span other ranks or other batches of the step
         alone = of_cls and x.shape[0] <= self.call.num_cls  # a single sample
-        if not norm.training or (alone and not sync):
+        if not norm.training or (alone and not several):
             self.stats = statistics.running_statistics(norm, x.dtype)
-        elif of_cls and not sync:
+        elif of_cls and not several:
             return self._native(norm, x, weight, bias)
         else:
             self.stats = self._measure(norm, x)
-        scale, shift = statistics.scale_shift(self.stats, weight, bias)
+        scale, shift = statistics.scale_shift(self.stats, *statistics.corrected(self.correction, weight, bias))
         return torch.addcmul(shift, x, scale)
 
     def _native(self, bn: Any, x: Tensor, weight: Any, bias: Any) -> Tensor:
-        """One operation instead of eight; over all tokens, where time goes into memory, those eight are quicker."""
+        """One operation instead of eight. Over all tokens, where memory bandwidth dominates, the eight are faster."""
         self.native, running, factor = True, (None, None), 0.0
         if self.call.track:
             bn.num_batches_tracked.add_(1)
@@ -117,37 +128,67 @@ class BatchKernel(Kernel):
         self.stats = Statistics(mean, invstd, 1.0 / x.shape[0])
         return out
 
+    def _moments(self, x: Tensor) -> tuple[Tensor, Tensor, int]:
+        if x.dim() == 2:
+            return *statistics.moments(x), x.shape[0]
+        return statistics.token_moments(x, self.call.num_cls, self.call.dim, self.call.padding)
+
+    def begin(self, norm: Any, x: Tensor) -> None:
+        if self.call.sync and norm.training:
+            self.exchange = statistics.exchange_moments(*self._moments(x))
+
     def _measure(self, bn: Any, x: Tensor) -> Statistics:
         call = self.call
-        if x.dim() == 2:
-            mean, var, count = *statistics.moments(x), x.shape[0]
-        else:
-            mean, var, count = statistics.token_moments(x, call.num_cls, call.dim, call.padding)
         if call.sync:
-            return statistics.batch_statistics(bn, *statistics.all_reduce_moments(mean, var, count), call.track)
+            if self.exchange is None:
+                self.begin(bn, x)
+            assert self.exchange is not None
+            mean, var, total = statistics.pooled_moments(self.exchange, x.dtype)
+            self.exchange = None
+        else:
+            mean, var, count = self._moments(x)
+            total = torch.as_tensor(float(count), device=x.device)
+        if call.step is not None:
+            stats = statistics.noted_statistics(bn, mean, var, total, call.step)
+            self.correction = None if call.step.measuring else call.step.correct(bn, stats)
+            return stats
+        if call.sync:
+            return statistics.batch_statistics(bn, mean, var, total, call.track)
         if count < 2:
             return statistics.running_statistics(bn, x.dtype)
         if call.track:
             statistics.track_statistics(bn, mean, var * (count / (count - 1)))
         return Statistics(mean, (var + self.eps).rsqrt_(), 1.0 / count)
 
+    def begin_backward(self, grad: Tensor, x: Tensor, weight: Any) -> None:
+        if self.native:
+            return
+        mean, invstd, _ = self.stats
+        dweight = dbias = torch.zeros_like(mean)
+        if x.numel():  # on an empty input torch's kernel divides by zero and kills the process
+            rows, wanted = (grad.view(-1, x.shape[-1]), x.view(-1, x.shape[-1])), (False, True, True)
+            _, dweight, dbias = _batch_backward(*rows, weight, None, None, mean, invstd, True, self.eps, wanted)
+        self.sums = dweight, dbias
+        if self.call.sync and not self.stats.fixed:
+            self.exchange = Exchange(torch.stack(self.sums).double())
+
     def backward(self, grad: Tensor, x: Tensor, weight: Any, bias: Any) -> Grads:
         mean, invstd, inv_count = self.stats
         if self.native:
             return _batch_backward(grad, x, weight, None, None, mean, invstd, True, self.eps, (True, True, True))
-        dweight = dbias = torch.zeros_like(mean)
-        if x.numel():  # torch's kernel divides by the number of rows, and the process ends
-            rows, sums = (grad.view(-1, x.shape[-1]), x.view(-1, x.shape[-1])), (False, True, True)
-            _, dweight, dbias = _batch_backward(*rows, weight, None, None, mean, invstd, True, self.eps, sums)
-        scale = invstd if weight is None else invstd * weight
+        if self.sums is None:
+            self.begin_backward(grad, x, weight)
+        assert self.sums is not None
+        (dweight, dbias), exchange = self.sums, self.exchange
+        self.sums = self.exchange = None
+        factor, _ = statistics.corrected(self.correction, weight, None)
+        scale = invstd if factor is None else invstd * factor
         if self.stats.fixed:
             return grad * scale, dweight, dbias
-        pooled = torch.stack([dweight, dbias])
-        if self.call.sync:
-            pooled = pooled.double()
-            torch.distributed.all_reduce(pooled)
-            pooled = pooled.to(dweight.dtype)
+        pooled = torch.stack([dweight, dbias]) if exchange is None else exchange.wait().to(dweight.dtype)
         pooled = pooled * inv_count * scale
+        if self.correction is not None:
+            dweight = torch.addcmul(dbias * self.correction[1], dweight, self.correction[0])
         slope = -invstd * pooled[0]
         dx = torch.addcmul(torch.addcmul(-pooled[1], mean, slope, value=-1), x, slope)
         return dx.addcmul_(grad, scale), dweight, dbias
@@ -159,4 +200,4 @@ class BatchKernel(Kernel):
             mean, var, total = statistics.differentiable_moments(x, self.call.dim, padding, self.call.sync)
             mean = torch.where(total > 1, mean, stats.mean)
             stats = Statistics(mean, torch.where(total > 1, (var + self.eps).rsqrt(), stats.invstd), 0.0)
-        return statistics.normalise(stats, x, weight, bias)
+        return statistics.normalise(stats, x, *statistics.corrected(self.correction, weight, bias))

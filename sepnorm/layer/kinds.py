@@ -1,9 +1,9 @@
-"""The kinds of norms, one record each, and how a pair of them is written: ``"bn+ln"`` ([CLS] first), or ``"ln"`` for one shared."""
+"""The kinds of norms, one record each, and the notation: ``"bn+ln"`` is [CLS] then tokens, ``"ln"`` one shared norm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,35 +12,47 @@ from torch import Tensor, nn
 
 from sepnorm.arguments import flag, number, whole
 from sepnorm.errors import SepNormError, nearest, one_line
+from sepnorm.layer.batch_rules import BatchRules, ScaleShift
 from sepnorm.layer.kernels import BatchKernel, Kernel, LayerKernel, ScaleKernel
+from sepnorm.layer.mixture import MOST_COMPONENTS, MixtureNorm, MixtureRules
+from sepnorm.layer.mixture_scales import MixtureScales
+from sepnorm.layer.statistics import MOST_CHANNELS, checked_momentum
 
 Kind = str | Callable[[int], nn.Module]
-MOST_CHANNELS = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class NormKind:
-    """One kind of norm: how it is written, built and recognised, and what it needs. Another kind is another entry of ``KINDS``.
+    """One kind of norm: its names, how it is built and recognised. To add a kind, add it to ``KINDS``.
 
     Args:
-        short: its name in a pair, as the paper writes it.
-        build: makes one of ``dim`` channels, with ``eps``, ``momentum``, ``affine``, ``device`` and ``dtype``.
-        types: the modules that are of this kind.
-        acts: what a norm of this kind makes of ``x`` (..., channels), so that a library's own class is known by what it does.
-        uses_batch: whether it keeps statistics of batches.
-        kernel: what does it on the layer's fused path; kinds without one take the plain path.
+        short: name in a pair, as in the paper: ``"bn"``.
+        build: builds a norm from ``dim``, ``eps``, ``momentum``, ``affine``, ``device`` and ``dtype``.
+        types: module classes of this kind.
+        acts: reference function of a norm and ``x`` (..., channels). Classes of other libraries that compute the same
+            are recognised as this kind.
+        batch: rules for the batch statistics; None for a kind without them.
+        options: integer options of this kind, with their largest values. ``build`` takes them and norms have them as
+            attributes.
+        kernel: implementation on the fast path; kinds without one take the plain path.
     """
 
     short: str
     build: Callable[..., nn.Module]
     types: tuple[type[nn.Module], ...]
     acts: Callable[[Any, Tensor], Tensor] | None = None
-    uses_batch: bool = False
+    batch: BatchRules | None = None
+    options: Mapping[str, int] = field(default_factory=dict)
     kernel: type[Kernel] | None = None
+
+    @property
+    def uses_batch(self) -> bool:
+        """Whether the kind keeps batch statistics."""
+        return self.batch is not None
 
 
 class DynamicTanh(nn.Module):
-    """``weight * tanh(alpha * x) + bias``: a norm without statistics (Zhu et al., CVPR 2025). Any shape (..., dim)."""
+    """``weight * tanh(alpha * x) + bias`` on (..., dim): a norm without statistics (Zhu et al., CVPR 2025)."""
 
     def __init__(self, dim: int, alpha: float = 0.5, affine: bool = True, **factory: Any) -> None:
         super().__init__()
@@ -53,25 +65,10 @@ class DynamicTanh(nn.Module):
         return out if self.weight is None or self.bias is None else out * self.weight + self.bias
 
 
-class ScaleShift(nn.Module):
-    """``x * weight + bias`` per channel: what a batch norm is once its statistics are fixed (see ``freeze``)."""
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.addcmul(self.bias, x, self.weight)
-
-    def extra_repr(self) -> str:
-        return str(self.weight.numel())
-
-
 def _batch(dim: int, *, eps: float, momentum: float | None, affine: bool, **factory: Any) -> nn.Module:
     norm = nn.BatchNorm1d(dim, eps=eps, momentum=momentum, affine=affine, **factory)
     for name, buffer in list(norm.named_buffers()):
-        if buffer.dtype in (torch.bfloat16, torch.float16):  # a sum of small steps needs more
+        if buffer.dtype in (torch.bfloat16, torch.float16):  # running averages need float32
             setattr(norm, name, buffer.float())
     return norm
 
@@ -88,6 +85,10 @@ def _tanh(dim: int, *, eps: float, momentum: float | None, affine: bool, **facto
     return DynamicTanh(dim, affine=affine, **factory)
 
 
+def _mixture(dim: int, *, components: int = 3, **options: Any) -> nn.Module:
+    return MixtureNorm(dim, components, **options)
+
+
 def _acts_layer(norm: Any, x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], norm.weight, getattr(norm, "bias", None))
 
@@ -96,14 +97,18 @@ def _acts_rms(norm: Any, x: Tensor) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], norm.weight)
 
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.SyncBatchNorm)
 KINDS = {
-    "batch": NormKind("bn", _batch, BATCH_NORMS, uses_batch=True, kernel=BatchKernel),
+    "batch": NormKind("bn", _batch, (nn.BatchNorm1d, nn.SyncBatchNorm), batch=BatchRules(), kernel=BatchKernel),
     "layer": NormKind("ln", _layer, (nn.LayerNorm,), _acts_layer, kernel=LayerKernel),
     "rms": NormKind("rms", _rms, (nn.RMSNorm,), _acts_rms),
     "tanh": NormKind("dyt", _tanh, (DynamicTanh,)),
+    "mixture": NormKind("mix", _mixture, (MixtureNorm,), batch=MixtureRules(), options={"components": MOST_COMPONENTS}),
 }
-#: By what a module computes, so that classes which torch derives from a norm's, as for a parametrization, are fused too.
+#: Buffers that stay in float32 at least in a half-precision model, because running averages lose small updates.
+WIDE_BUFFERS = ("running_mean", "running_var", "running_prior", *MixtureScales.BUFFERS)
+#: Module classes with batch statistics.
+BATCH_NORMS = tuple(norm for kind in KINDS.values() if kind.uses_batch for norm in kind.types)
+#: Kernels by forward function, not by class, so that classes which torch derives (for parametrizations) are fused too.
 KERNELS: dict[Any, type[Kernel]] = {ScaleShift.forward: ScaleKernel} | {
     norm.forward: kind.kernel for kind in KINDS.values() if kind.kernel is not None for norm in kind.types
 }
@@ -111,19 +116,25 @@ _LONG = {kind.short: name for name, kind in KINDS.items()}
 
 
 def kind_of(module: nn.Module) -> str | None:
-    """The name of the kind that a module's class is of, if any."""
+    """Name of the kind that the module's class belongs to, or None."""
     return next((name for name, kind in KINDS.items() if isinstance(module, kind.types)), None)
 
 
+def batch_rules(module: nn.Module | None) -> BatchRules | None:
+    """Rules for the batch statistics of a module, or None if it keeps none."""
+    kind = None if module is None else kind_of(module)
+    return None if kind is None else KINDS[kind].batch
+
+
 def wraps_batch_norm(module: nn.Module) -> bool:
-    """Whether a module of another class has a batch norm inside, as libraries put one around a part that is trained apart."""
+    """Whether a module of another class contains a batch norm, as wrappers of adapter libraries do."""
     return kind_of(module) is None and any(isinstance(part, BATCH_NORMS) for part in module.modules())
 
 
 def token_norm_kind(module: nn.Module) -> str | None:
-    """The name of the kind, if a module normalises the channels of one token at a time.
+    """Name of the kind if the module normalises each token over its channels, else None.
 
-    Classes that libraries define are known by what they do, not by what they are called: T5's "LayerNorm" is an RMS norm.
+    Classes of other libraries are recognised by what they compute, not by name: T5's "LayerNorm" is an RMS norm.
     """
     name = kind_of(module)
     if name is not None:
@@ -139,7 +150,7 @@ def token_norm_kind(module: nn.Module) -> str | None:
                 name for name, kind in KINDS.items() if kind.acts is not None and _is_close(out, kind.acts(module, x))
             )
             return next(alike, None)
-    except Exception:  # whatever a module that is no norm raises at this
+    except Exception:  # a module that is no norm may raise anything here
         return None
 
 
@@ -152,7 +163,7 @@ def _is_close(a: Any, b: Tensor) -> bool:
 
 
 def kind_name(kind: str) -> str:
-    """The long name of a kind given by either of its names.
+    """Long name of a kind, given by its long or short name.
 
     >>> kind_name("bn"), kind_name("layer")
     ('batch', 'layer')
@@ -167,12 +178,12 @@ def kind_name(kind: str) -> str:
 
 
 def short_name(kind: str) -> str:
-    """The paper's name of a kind, ``"ln"`` for ``"layer"``; anything else as it is."""
+    """Short name of a kind, ``"ln"`` for ``"layer"``; other strings unchanged."""
     return KINDS[kind].short if kind in KINDS else kind
 
 
 def build_norm(kind: Kind, dim: int, **options: Any) -> nn.Module:
-    """One norm over ``dim`` channels, from a kind's name or from a callable that takes ``dim``."""
+    """Builds one norm over ``dim`` channels, from the name of a kind or a callable that takes ``dim``."""
     if isinstance(kind, str):
         return _built(kind_name(kind), whole(dim, "dim", 1, MOST_CHANNELS), **options)
     if not callable(kind):
@@ -185,15 +196,10 @@ def build_norm(kind: Kind, dim: int, **options: Any) -> nn.Module:
 
 def _built(kind: str, dim: int, *, eps: Any, momentum: Any, affine: Any, **factory: Any) -> nn.Module:
     eps = eps if eps is None else number(eps, "eps", 0)
-    momentum = momentum if momentum is None else number(momentum, "momentum", 0)
-    if momentum is not None and momentum > 1:
-        raise SepNormError(
-            f"momentum is the share of a new batch in running statistics, from 0 to 1, or None for the mean of all batches, "
-            f"found {momentum:g}."
-        )
+    momentum = checked_momentum(momentum)
     try:
         return KINDS[kind].build(dim, eps=eps, momentum=momentum, affine=flag(affine, "affine"), **factory)
-    except (RuntimeError, AssertionError) as error:  # no such device, no floating-point dtype, too little memory
+    except (RuntimeError, AssertionError) as error:  # unknown device, integer dtype, too little memory
         given = ", ".join(f"{name}={value}" for name, value in factory.items() if value is not None)
         raise SepNormError(
             f"a {kind} norm of {dim} channels cannot be built{f' with {given}' if given else ''}: {one_line(error)}."
@@ -202,7 +208,7 @@ def _built(kind: str, dim: int, *, eps: Any, momentum: Any, affine: Any, **facto
 
 @dataclass(frozen=True)
 class NormSpec:
-    """Which norm [CLS] gets and which the other tokens get; ``cls is None`` means one norm for all.
+    """Kinds of norm for [CLS] and for tokens. ``cls=None`` is one shared norm.
 
     >>> NormSpec.parse("bn+ln")
     NormSpec(tokens='layer', cls='batch')
@@ -215,7 +221,7 @@ class NormSpec:
 
     @classmethod
     def parse(cls, text: str | NormSpec) -> NormSpec:
-        """Reads ``"ln"``, ``"bn"``, ``"bn+ln"``, ``"bn+bn"``, ``"ln+bn"``, ``"ln+ln"``, also with ``rms`` and ``dyt``."""
+        """Parses ``"ln"``, ``"bn+ln"`` and so on, with any of ``ln``, ``bn``, ``rms``, ``dyt`` and ``mix``."""
         if isinstance(text, NormSpec):
             return text
         if not isinstance(text, str):
@@ -228,7 +234,7 @@ class NormSpec:
 
     @property
     def uses_batch(self) -> bool:
-        """Whether any place keeps batch statistics."""
+        """Whether either norm keeps batch statistics."""
         return any(KINDS[place].uses_batch for place in (self.cls, self.tokens) if place is not None)
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""Which tokens count: padding stays out of batch statistics and of means over tokens.
+"""Padding masks: padded tokens stay out of batch statistics and of means over tokens.
 
-A padding mask is (batch, tokens), boolean, True where padded, as torch's ``key_padding_mask``; ``keep`` is its opposite.
+A padding mask is boolean (batch, tokens), True where padded, as torch's ``key_padding_mask``. ``keep`` is its inverse.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from sepnorm.errors import SepNormError
 
-#: How a message names the mask of a converted model, which nobody handed to the norm.
+#: Name in messages for the mask of a converted model, which the user did not pass to the norm.
 OF_THE_MODEL = "the padding mask of the running model"
 
 
 def check_padding(padding: Any, batch: int, tokens: int, name: str = "padding_mask") -> None:
-    """Refuses what is no padding mask for (batch, tokens, channels); ``name`` is how the message calls it."""
+    """Raises unless ``padding`` is a mask for (batch, tokens, channels). Messages call it ``name``."""
     if not isinstance(padding, Tensor) or padding.dtype != torch.bool:
         found = getattr(padding, "dtype", type(padding).__name__)
         raise SepNormError(
@@ -32,14 +32,14 @@ def check_padding(padding: Any, batch: int, tokens: int, name: str = "padding_ma
 
 
 def in_layout(padding: Tensor, token_dim: int) -> Tensor:
-    """The mask (batch, tokens, 1), or (tokens, batch, 1) with ``token_dim=0``, as the tokens are laid out."""
+    """The mask in the layout of the tokens: (batch, tokens, 1), or (tokens, batch, 1) with ``token_dim=0``."""
     return (padding if token_dim == 1 else padding.t()).unsqueeze(-1)
 
 
 def zero_padding(x: Tensor, padding: Tensor, num_cls: int, token_dim: int, whole: bool) -> Tensor:
-    """Zeros in the place of padded tokens, the first ``num_cls`` excepted: nothing there reaches statistics or gradients.
+    """Zeroes padded tokens, except the first ``num_cls``, so that they reach neither statistics nor gradients.
 
-    Unless ``whole`` only what is not finite goes, so that other outputs at padding stay what they are.
+    With ``whole=False`` only non-finite values are zeroed, and other outputs at padding stay as they are.
     """
     padding = torch.cat([torch.zeros_like(padding[:, :num_cls]), padding[:, num_cls:]], 1)
     where = in_layout(padding, token_dim)
@@ -47,9 +47,9 @@ def zero_padding(x: Tensor, padding: Tensor, num_cls: int, token_dim: int, whole
 
 
 def rows_that_count(x: Tensor, part: str, num_cls: int, token_dim: int, padding: Tensor | None = None) -> Tensor:
-    """The rows (count, channels) of ``"cls"``, ``"tokens"`` or ``"all"`` in a tensor of tokens, without padding.
+    """The rows (count, channels) of ``"cls"``, ``"tokens"`` or ``"all"``, without padding.
 
-    [CLS] is the first ``num_cls`` tokens and never padding, but where it is one of ``"all"``.
+    [CLS] is the first ``num_cls`` tokens. It never counts as padding, except as one of ``"all"``.
     """
     batch, tokens, width = x.shape[1 - token_dim], x.shape[token_dim], x.shape[-1]
     if part == "cls":
@@ -64,6 +64,6 @@ def rows_that_count(x: Tensor, part: str, num_cls: int, token_dim: int, padding:
 
 
 def masked_mean(x: Tensor, keep: Tensor) -> Tensor:
-    """The mean of (batch, tokens, ...) over the tokens where ``keep`` (batch, tokens) is True; of none, zero."""
+    """Mean of (batch, tokens, ...) over tokens where ``keep`` (batch, tokens) is True; zero where there is none."""
     keep = keep.to(x.device).view(*keep.shape, *[1] * (x.dim() - 2))
     return x.masked_fill(~keep, 0.0).sum(1) / keep.sum(1).clamp(min=1)

@@ -1,4 +1,4 @@
-"""``SepNorm``: one norm for [CLS], another for the other tokens; and ``SharedNorm``, the baseline, one for all."""
+"""``SepNorm``: one norm for [CLS], another for the tokens. ``SharedNorm``, the baseline: one norm for all."""
 
 from __future__ import annotations
 
@@ -14,48 +14,51 @@ from sepnorm.arguments import flag, whole
 from sepnorm.distributed import many
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import fused as fused_path
-from sepnorm.layer.kinds import BATCH_NORMS, MOST_CHANNELS, Kind, NormSpec, build_norm, wraps_batch_norm
+from sepnorm.layer.kinds import BATCH_NORMS, Kind, NormSpec, build_norm, wraps_batch_norm
 from sepnorm.layer.padding import OF_THE_MODEL, check_padding, zero_padding
 from sepnorm.layer.plain import plain
-from sepnorm.layer.statistics import Call
+from sepnorm.layer.statistics import MOST_CHANNELS, Call, StepStatistics
 from sepnorm.layer.torch_internals import WideStatistics, in_backward
 
 
 class Padding(Protocol):
-    """Where a layer finds the mask of the forward pass that is running."""
+    """Where a layer gets the padding mask of the current forward pass from."""
 
     def current(self, batch: int, tokens: int) -> Tensor | None:
-        """(batch, tokens), True where padded."""
+        """The mask (batch, tokens), True where padded."""
         ...
 
 
 @dataclass(eq=False)
 class Origin:
-    """What stood where ``convert`` put a layer, and whether the layer has been trained since.
+    """The module that ``convert`` replaced by a layer, and whether the layer has been trained since.
 
-    ``module`` is None where the model came from a file without it, which other libraries write.
+    ``module`` is None for a model from a file without it, as other libraries write them.
     """
 
     module: nn.Module | None
     kind: str
-    trained_before: bool = False  #: up to when the state was last remembered
+    trained_before: bool = False  #: before ``state`` was last recorded
     state: dict[str, Tensor] = field(default_factory=dict)
 
     def remember(self, layer: nn.Module) -> None:
-        """Takes the present state of ``layer`` for untrained, or for no more trained than it was."""
+        """Records the state of ``layer``. Until it changes, the layer counts as no further trained."""
         self.state = {key: value.clone() for key, value in layer.state_dict().items()}
 
     def trained(self, layer: nn.Module) -> bool:
+        """Whether ``layer`` differs from the recorded state, or was trained before."""
         now = layer.state_dict()
         return self.trained_before or any(not torch.equal(now[key], old) for key, old in self.state.items())
 
 
 class TokenNorm(WideStatistics):
-    """What ``SepNorm`` and ``SharedNorm`` have in common: input checks, padding, choice of the path."""
+    """Base of ``SepNorm`` and ``SharedNorm``: input checks, padding, choice of the path."""
 
-    #: Set by ``convert``: where the padding mask of a running model is found, and what stood here before.
+    #: Set by ``convert``: the source of the running model's padding mask, and the replaced module.
     padding: Padding | None = None
     origin: Origin | None = None
+    #: Set while the batches of one step share their statistics.
+    step: StepStatistics | None = None
     _warned = False
     _warned_of_frozen = False
 
@@ -71,14 +74,23 @@ class TokenNorm(WideStatistics):
         self.sync: bool = flag(sync, "sync")
 
     def _places(self) -> tuple[nn.Module | None, nn.Module]:
-        """The norm of [CLS] (none when shared) and that of the tokens."""
+        """The norm of [CLS] (None if shared) and the norm of tokens."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Normalises (batch, tokens, dim), or (tokens, batch, dim) with ``token_dim=0``; same shape out.
+        """Normalises a sequence.
 
-        ``padding_mask``: (batch, tokens), boolean, True where padded, as torch's ``key_padding_mask``. In training padded
-        tokens are taken for zeros and stay out of batch statistics over tokens, so that nothing depends on what lies there.
+        Args:
+            x: (batch, tokens, dim), or (tokens, batch, dim) with ``token_dim=0``; floating-point.
+            padding_mask: (batch, tokens), boolean, True where padded, as torch's ``key_padding_mask``. In training
+                padded tokens count as zeros and stay out of batch statistics, so their content has no effect. By
+                default a converted model supplies its own mask, and elsewhere no token is padding.
+
+        Returns:
+            A tensor of the same shape.
+
+        Raises:
+            SepNormError: if ``x`` or ``padding_mask`` has another shape or dtype.
         """
         if not isinstance(x, Tensor) or not x.is_floating_point() or not self._fits(x.shape):
             raise SepNormError(self._complaint(x))
@@ -95,18 +107,18 @@ class TokenNorm(WideStatistics):
         if not fused_path.fusable(x, cls_norm, token_norm, call):
             return plain(x, cls_norm, token_norm, call)
         if not x.is_cpu and torch.is_autocast_enabled(x.device.type):
-            x = x.float()  # accelerators' autocast runs norms in float32, whatever comes in
+            x = x.float()  # autocast on accelerators runs norms in float32
         return fused_path.fused(x, cls_norm, token_norm, call)
 
     def _plain(self, x: Tensor, padding: Tensor | None, *, track: bool) -> Tensor:
         return plain(x, *self._places(), self._call(padding, track))
 
     def _call(self, padding: Tensor | None, track: bool) -> Call:
-        """``track`` is False where gradient checkpointing runs a block again: its statistics were counted before."""
-        return Call(self.num_cls, self.token_dim, padding, track, self.sync and many())
+        """The settings of this call. ``track=False`` if a checkpointed block is run again: its batch counts already."""
+        return Call(self.num_cls, self.token_dim, padding, track, self.sync and many(), self.step)
 
     def _without_padding(self, x: Tensor, token_norm: Any, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The input without what lies in padding, and the mask if the tokens' norm has to know of it."""
+        """The input without the content of padding, and the mask if the tokens' norm measures batch statistics."""
         batch, tokens = x.shape[1 - self.token_dim], x.shape[self.token_dim]
         if self.training and wraps_batch_norm(token_norm):
             raise SepNormError(
@@ -120,12 +132,12 @@ class TokenNorm(WideStatistics):
         if mask is None:
             return x, None
         check_padding(mask, batch, tokens, name)
-        # In evaluation outputs at padding are those of the frozen layer too.
+        # In evaluation keep outputs at padding, so that a layer and its frozen form agree.
         x = zero_padding(x, mask, self.num_cls, self.token_dim, whole=self.training or measures)
         return x, mask if measures else None
 
     def _warn_of_one_sample(self, cls_norm: nn.Module | None, call: Call) -> None:
-        if isinstance(cls_norm, BATCH_NORMS) and cls_norm.training and not call.sync and not self._warned:
+        if isinstance(cls_norm, BATCH_NORMS) and cls_norm.training and not (call.sync or call.step or self._warned):
             self._warned = True
             warnings.warn(
                 "a training batch with a single sample has no batch statistics: the running statistics are used for "
@@ -160,8 +172,8 @@ class TokenNorm(WideStatistics):
         layout = "(batch, tokens, channels)" if self.token_dim == 1 else "(tokens, batch, channels)"
         if isinstance(x, torch.fx.Proxy):
             return (
-                f"torch.fx cannot look into a {type(self).__name__}, whose way depends on its input: name it a leaf "
-                "(Tracer.is_leaf_module), or use torch.export."
+                f"torch.fx cannot trace a {type(self).__name__}, because its control flow depends on the input: mark it as "
+                "a leaf (Tracer.is_leaf_module), or use torch.export."
             )
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = f"one of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
@@ -179,22 +191,30 @@ class TokenNorm(WideStatistics):
 
 
 class SepNorm(TokenNorm):
-    """Normalises [CLS] apart from the other tokens (Chen et al., NeurIPS 2023).
+    """Normalises [CLS] and the other tokens with separate norms (Chen et al., NeurIPS 2023).
 
-    Shapes: (batch, tokens, dim) in and out; with ``token_dim=0`` (tokens, batch, dim). [CLS] is the first
-    ``num_cls`` positions; where that is more than one, they share ``cls_norm`` and its statistics.
+    Shapes: (batch, tokens, dim) in and out; with ``token_dim=0`` (tokens, batch, dim). [CLS] is the first ``num_cls``
+    positions. If there are several, they share ``cls_norm`` and its statistics.
+
+    State-dict keys: ``cls_norm.weight``, ``cls_norm.bias``, ``token_norm.weight``, ``token_norm.bias``, and for a batch
+    norm also ``running_mean``, ``running_var`` and ``num_batches_tracked``.
 
     Args:
         dim: number of channels.
-        cls: norm of [CLS]: ``"batch"``, ``"layer"``, ``"rms"``, ``"tanh"``, or a callable that builds a module from ``dim``.
-        tokens: norm of the other tokens, likewise.
-        num_cls: how many leading positions count as [CLS], for instance class token plus registers.
-        token_dim: which dimension counts tokens, 1 or 0.
-        eps, momentum, affine: as in ``nn.LayerNorm`` and ``nn.BatchNorm1d``.
-        sync: batch statistics over all processes of the default process group, where there is one.
+        cls: norm of [CLS]: ``"batch"``, ``"layer"``, ``"rms"``, ``"tanh"``, ``"mixture"``, or a callable that builds a
+            module from ``dim``. Short names (``"bn"``, ``"ln"``, ``"rms"``, ``"dyt"``, ``"mix"``) work too.
+        tokens: norm of the other tokens, with the same choices.
+        num_cls: number of leading positions that count as [CLS], for instance a class token and its registers.
+        token_dim: dimension of the tokens: 1 for (batch, tokens, dim), 0 for (tokens, batch, dim).
+        eps: added to variances before the root is taken.
+        momentum: weight of a new batch in the running statistics, from 0 to 1. None averages over all batches.
+        affine: whether the norms have a trainable weight and bias.
+        sync: whether batch statistics are those of all processes of the default process group, if there is one.
+        device: device of parameters and buffers. By default that of torch.
+        dtype: dtype of parameters. By default that of torch. Batch statistics are in float32 at least.
 
-    State-dict keys: ``cls_norm.weight``, ``cls_norm.bias``, ``token_norm.weight``, ``token_norm.bias``, and for a batch
-    norm ``running_mean``, ``running_var``, ``num_batches_tracked`` beside them.
+    Raises:
+        SepNormError: if an argument is out of range, or a kind of norm is unknown.
 
     >>> norm = SepNorm(8)                      # "bn+ln": BatchNorm for [CLS], LayerNorm for the rest
     >>> norm(torch.randn(4, 10, 8)).shape
@@ -231,12 +251,33 @@ class SepNorm(TokenNorm):
 
     @staticmethod
     def shared(dim: int, kind: Kind = "layer", **options: Any) -> SharedNorm:
-        """The baseline: one norm for [CLS] and tokens alike, with the options of ``SepNorm``."""
+        """Builds the baseline: one norm for [CLS] and tokens alike.
+
+        Args:
+            dim: number of channels.
+            kind: norm of all tokens, with the choices of ``cls`` in ``SepNorm``.
+            **options: keyword arguments of ``SharedNorm``.
+
+        Returns:
+            A ``SharedNorm``.
+        """
         return SharedNorm(dim, kind, **options)
 
     @classmethod
     def from_spec(cls, spec: str | NormSpec, dim: int, **options: Any) -> TokenNorm:
-        """A ``SepNorm`` from ``"bn+ln"`` and its like, a ``SharedNorm`` from ``"ln"`` or ``"bn"``."""
+        """Builds the layer from a norm as the paper writes it.
+
+        Args:
+            spec: ``"bn+ln"`` ([CLS] first) for a ``SepNorm``, ``"ln"`` for a ``SharedNorm``, or a parsed ``NormSpec``.
+            dim: number of channels.
+            **options: keyword arguments of ``SepNorm``. A shared norm ignores ``num_cls``.
+
+        Returns:
+            A ``SepNorm`` or a ``SharedNorm``.
+
+        >>> type(SepNorm.from_spec("ln", 8)).__name__
+        'SharedNorm'
+        """
         spec = NormSpec.parse(spec)
         if spec.cls is None:
             options.pop("num_cls", None)
@@ -245,9 +286,20 @@ class SepNorm(TokenNorm):
 
 
 class SharedNorm(TokenNorm):
-    """One norm over all tokens, [CLS] among them: the baseline. The child is called ``norm``.
+    """One norm for all tokens, [CLS] included: the baseline. The norm is the child ``norm``.
 
     A shared batch norm pools its statistics over samples and tokens, without padding. Shapes as in ``SepNorm``.
+
+    Args:
+        dim: number of channels.
+        kind: norm of all tokens, with the choices of ``cls`` in ``SepNorm``.
+        token_dim: dimension of the tokens: 1 for (batch, tokens, dim), 0 for (tokens, batch, dim).
+        eps: added to variances before the root is taken.
+        momentum: weight of a new batch in the running statistics, from 0 to 1. None averages over all batches.
+        affine: whether the norm has a trainable weight and bias.
+        sync: whether batch statistics are those of all processes of the default process group, if there is one.
+        device: device of parameters and buffers. By default that of torch.
+        dtype: dtype of parameters. By default that of torch. Batch statistics are in float32 at least.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""The parts of torch that have no public name and that the layer would like to know of, each in one place.
+"""Private parts of torch that the layer uses, each in one function.
 
-Where a later torch has such a name no more, the layer still gives the right numbers: each function says what is lost then.
+If a later torch drops such a name, the layer still computes the right numbers. Each function says what is lost then.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from torch.autograd import forward_ad
 
 
 def in_backward() -> bool:
-    """Whether a backward pass is running in this thread, as when gradient checkpointing runs a block again.
+    """Whether a backward pass runs in this thread, as when gradient checkpointing runs a block again.
 
-    Without torch's name for it, never: a block that is run again counts its batch statistics twice.
+    Fallback: never. A checkpointed block then counts its batch statistics twice.
     """
     task = getattr(torch._C, "_current_graph_task_id", None)
     return task is not None and task() != -1
 
 
 def transforms_active() -> bool:
-    """Whether ``torch.func``, forward-mode differentiation or a trace is at work: none can use a backward of our own.
+    """Whether ``torch.func``, forward-mode differentiation or tracing is active. None can use our backward function.
 
-    Without torch's names for the first two, always: the layer takes its plain path.
+    Fallback: always. The layer then takes its plain path.
     """
     functional = getattr(torch._C, "_are_functorch_transforms_active", None)
     dual_level = getattr(forward_ad, "_current_level", 0)
@@ -33,9 +33,9 @@ def transforms_active() -> bool:
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Whether somebody registered a hook on the module, which has to be called then.
+    """Whether the module has hooks, which then have to be called.
 
-    Without torch's tables of hooks, always: modules are called.
+    Fallback: always. Modules are then always called.
     """
     try:
         before, after = module._forward_pre_hooks, module._forward_hooks
@@ -47,15 +47,15 @@ def is_watched(module: nn.Module) -> bool:
 def is_compiled(module: nn.Module) -> bool:
     """Whether ``module.compile()`` was called.
 
-    Without torch's name for it, never: what was compiled is compiled again when it is next called.
+    Fallback: never. A compiled module is then compiled again at its next call.
     """
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def remove_hooks(module: nn.Module, ours: Any) -> None:
-    """Takes out the forward hooks for which ``ours(hook)`` holds, also those that came with a copy of the module.
+    """Removes forward hooks for which ``ours(hook)`` is true, also those that came with a copy of the module.
 
-    Without torch's tables of hooks they stay, and keep doing what they do.
+    Fallback: the hooks stay and keep working.
     """
     tables = [getattr(module, name, {}) for name in ("_forward_pre_hooks", "_forward_hooks")]
     extra = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
@@ -65,9 +65,9 @@ def remove_hooks(module: nn.Module, ours: Any) -> None:
 
 
 def softmax_backward(gradient: Tensor, weights: Tensor) -> Tensor:
-    """The gradient of scores from that of ``weights``, their softmax over the last dimension.
+    """Gradient of the scores, from the gradient of ``weights``, their softmax over the last dimension.
 
-    Without torch's name for it, in three operations instead of one.
+    Fallback: three operations instead of one.
     """
     kernel = getattr(torch.ops.aten, "_softmax_backward_data", None)
     if kernel is None:
@@ -77,16 +77,19 @@ def softmax_backward(gradient: Tensor, weights: Tensor) -> Tensor:
 
 
 class WideStatistics(nn.Module):
-    """A module whose batch norms keep their statistics in float32 at least when it is cast: a sum of small steps needs it.
+    """A module whose batch norms keep statistics in float32 at least when it is cast: running averages need it.
 
-    Without torch's name for moving and casting, statistics are cast like weights.
+    Fallback: statistics are cast like weights.
     """
+
+    def _keeps_wide(self) -> list[nn.Module]:
+        """The modules whose buffers stay in float32: torch's batch norms, which do not do so themselves."""
+        return [norm for norm in self.children() if isinstance(norm, nn.BatchNorm1d | nn.SyncBatchNorm)]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         before = [
             (norm, name, buffer)
-            for norm in self.children()
-            if isinstance(norm, nn.BatchNorm1d | nn.SyncBatchNorm)
+            for norm in self._keeps_wide()
             for name, buffer in norm.named_buffers(recurse=False)
             if buffer.is_floating_point()
         ]

@@ -1,4 +1,4 @@
-"""Surgery on models that exist: finding norms, converting and reverting, statistics from data, saving, loading and opening."""
+"""Surgery on existing models: find norms, convert and revert, measure statistics, save, load and open."""
 
 from sepnorm.surgery.conversion import convert, revert
 from sepnorm.surgery.reports import ConversionReport, SiteReport

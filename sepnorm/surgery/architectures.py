@@ -1,4 +1,4 @@
-"""How each library's model is described on disk, without its weights, and built again from that description."""
+"""Writes the architecture of a model, without weights, in the format of its library, and builds the model again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sepnorm.surgery.opening.timm_settings import fresh_timm
 
 
 def library_of(model: nn.Module) -> str:
-    """Which library can build the model by itself; ``torch`` where none can."""
+    """The library that can build the model from a file; ``torch`` if none can."""
     module = type(model).__module__
     if module.startswith("sentence_transformers."):
         return "sentence-transformers"
@@ -34,7 +34,7 @@ def library_of(model: nn.Module) -> str:
 
 
 def write_architecture(model: Any, folder: Path) -> dict[str, Any]:
-    """The library's own files, without weights, and what else building the model takes."""
+    """Writes the library's own files without weights; returns what else is needed to build the model."""
     library = library_of(model)
     if library == "transformers":
         model.config.save_pretrained(folder)
@@ -57,12 +57,12 @@ def write_architecture(model: Any, folder: Path) -> dict[str, Any]:
 
 
 def _outline(model: nn.Module, leave_out: set[str]) -> str:
-    """A digest of what a model is made of and tensors do not show, such as heads, pooling and activations."""
+    """A digest of what tensors do not show, such as heads, pooling and activations."""
     lines = []
     for path, module in model.named_modules():
         if any(path == left or path.startswith(f"{left}.") for left in leave_out):
             continue
-        if type(module).__name__ in ("Identity", "Dropout", "DropPath"):  # of no effect in evaluation
+        if type(module).__name__ in ("Identity", "Dropout", "DropPath"):  # no effect in evaluation
             continue
         options = {key: getattr(module, key, None) for key in ("num_heads", "global_pool", "eps")}
         lines.append(f"{path} {type(module).__name__} {options}")
@@ -75,7 +75,7 @@ def _timm_architecture(model: Any) -> str | None:
 
 
 def build_architecture(folder: Path, description: dict[str, Any], weights: Path) -> nn.Module:
-    """The model that a description means, unconverted and with fresh weights; ``weights`` say how large it may be."""
+    """Builds the described model, unconverted, with fresh weights. The file ``weights`` limits how large it may be."""
     library, name, build = description["library"], str(description["class"]), description["build"]
     try:
         if library == "transformers":
@@ -86,7 +86,7 @@ def build_architecture(folder: Path, description: dict[str, Any], weights: Path)
             return _build_timm(folder, description)
     except SepNormError:
         raise
-    except Exception as error:  # whatever damaged settings make a library raise
+    except Exception as error:  # damaged settings can make a library raise anything
         raise SepNormError(f"{library} cannot build a {name} from {folder}: {one_line(error)}.") from error
     raise SepNormError(
         f"{folder} holds a {name}, which no library that sepnorm knows can build: build it yourself, without converting it, "
@@ -110,7 +110,8 @@ def _build_timm(folder: Path, description: dict[str, Any]) -> nn.Module:
     model: nn.Module = fresh_timm(timm, build["architecture"], options, folder)
     if _outline(model, {site["path"] for site in description["sites"]}) != build.get("outline"):
         raise SepNormError(
-            f"{folder} holds a {description['class']} that was built with other options than timm gives {build['architecture']}: "
-            "build it with these options, without converting it, and pass it as load(folder, model)."
+            f"{folder} holds a {description['class']} that was built with options that differ from timm's defaults for "
+            f"{build['architecture']}: build it with these options, without converting it, and pass it as "
+            "load(folder, model)."
         )
     return model

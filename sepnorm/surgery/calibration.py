@@ -1,4 +1,4 @@
-"""Batch statistics from data: measured anew for a converted model, matched to an old norm, or folded for good."""
+"""Batch statistics from data: ``calibrate`` measures, ``match`` fits them to an old norm, ``freeze`` folds them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from sepnorm.arguments import require_module
 from sepnorm.errors import SepNormError, SepNormWarning
-from sepnorm.layer import ScaleShift, TokenNorm, statistics
-from sepnorm.layer.kinds import BATCH_NORMS
+from sepnorm.layer import ScaleShift, TokenNorm
+from sepnorm.layer.batch_rules import BatchRules
+from sepnorm.layer.kinds import BATCH_NORMS, batch_rules
 from sepnorm.layer.padding import rows_that_count
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.padding import PaddingContext
@@ -26,30 +27,34 @@ from sepnorm.surgery.weights import require_values, require_weights, require_who
 class Moments:
     """Mean and variance per channel of rows that arrive in parts, in double precision.
 
-    ``where`` is the place that a refusal names; ``dtype`` is that of the statistics, in which squares have to fit.
+    ``where`` names the site in error messages. Squares must fit ``dtype``, the dtype of the statistics.
     """
 
     def __init__(self, where: str = "", dtype: torch.dtype = torch.float32) -> None:
         self.where, self.most = where, math.sqrt(torch.finfo(torch.promote_types(dtype, torch.float32)).max)
         self.batches = 0
-        self.count = 0
+        self.count: float = 0
         self.mean: Tensor | None = None
         self._squares: Tensor | None = None
 
-    def add(self, rows: Tensor) -> None:
-        """Takes (count, channels) of one more batch into account."""
+    def add(self, rows: Tensor, shares: Tensor | None = None) -> None:
+        """Adds the rows (count, channels) of one more batch, optionally weighted by ``shares`` (count,)."""
         rows = rows.detach().double()
-        count = rows.shape[0]
+        count: float = rows.shape[0] if shares is None else float(shares.sum())
         self.batches += 1
         if count == 0:
             return
-        if not bool(rows.abs().amax() <= self.most):  # NaN is not either
+        if not bool(rows.abs().amax() <= self.most):  # also catches NaN
             raise SepNormError(
                 f"batch {self.batches} of the data gives values at {self.where} that are not finite, or too large for a variance: "
                 "nothing was changed. Look for broken samples in that batch, or for weights of the model that are not finite."
             )
-        mean = rows.mean(0)
-        squares = (rows - mean).square().sum(0)
+        if shares is None:
+            mean = rows.mean(0)
+            squares = (rows - mean).square().sum(0)
+        else:
+            mean = shares.double() @ rows / count
+            squares = shares.double() @ (rows - mean).square()
         if self.mean is None or self._squares is None:
             self.count, self.mean, self._squares = count, mean, squares
             return
@@ -60,7 +65,7 @@ class Moments:
 
     @property
     def var(self) -> Tensor:
-        """Unbiased variance, which is what batch norm keeps."""
+        """Unbiased variance, as batch norm keeps it."""
         assert self._squares is not None
         return self._squares / (self.count - 1)
 
@@ -71,7 +76,7 @@ class Moments:
 
 @dataclass(eq=False)
 class Matched:
-    """Moments of one part of a norm's input and of its output."""
+    """Moments of one part of the sequence, before and after a norm."""
 
     before: Moments
     after: Moments
@@ -80,9 +85,9 @@ class Matched:
 def measure_norms(
     model: nn.Module, data: Iterable[Any], norms: Mapping[str, tuple[nn.Module, int, tuple[str, ...]]], num_cls: int
 ) -> dict[str, dict[str, Matched]]:
-    """Input and output moments of norms that are still the old ones, from ``data``, in evaluation mode.
+    """Measures input and output moments of norms before they are replaced, on ``data``, in evaluation mode.
 
-    ``norms``: by path, the module, its token dimension and the parts wanted.
+    ``norms`` maps a path to the module, its token dimension and the parts to measure.
     """
     found = {
         path: {part: Matched(*(Moments(f"{path} ({part})", _dtype(norm)) for _ in range(2))) for part in parts}
@@ -95,8 +100,8 @@ def measure_norms(
     def watch(path: str, token_dim: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
             for part, matched in found[path].items():
-                matched.before.add(rows_that_count(args[0], part, num_cls, token_dim, context.mask))
-                matched.after.add(rows_that_count(output, part, num_cls, token_dim, context.mask))
+                matched.before.add(rows_that_count(args[0], part, num_cls, token_dim, context.value))
+                matched.after.add(rows_that_count(output, part, num_cls, token_dim, context.value))
 
         return hook
 
@@ -115,26 +120,33 @@ def measure_norms(
 
 
 def match(bn: Any, matched: Matched) -> None:
-    """Statistics and affine with which ``bn`` gives the mean and variance that the old norm gave (in place)."""
+    """Sets ``bn`` in place so that its output has the mean and variance of the old norm's output."""
     mean, var = matched.before.mean, matched.before.var
     assert mean is not None and matched.after.mean is not None
     with torch.no_grad():
-        bn.running_mean.copy_(mean)
-        bn.running_var.copy_(var)
-        # eps is taken back out, so that a channel with little variance keeps its scale too
+        _rules(bn).store(bn, torch.tensor([float(matched.before.count)]), mean.unsqueeze(0), var.unsqueeze(0))
+        # compensate eps, so that a channel with little variance keeps its scale too
         bn.weight.copy_(matched.after.std * ((var + bn.eps) / var.clamp(min=1e-30)).sqrt().clamp(max=1e3))
         bn.bias.copy_(matched.after.mean)
 
 
 def calibrate(model: nn.Module, data: Iterable[Any]) -> nn.Module:
-    """Measures the running statistics of every batch norm in SepNorm layers anew, from ``data``; weights stay.
+    """Measures the running statistics of all batch norms in SepNorm layers again, from ``data``. Weights do not change.
 
-    For use after training on other inputs than those of evaluation, as after masked pretraining. Dropout and the like are
-    off meanwhile; a norm normalises each batch by its own statistics, as in training, and keeps those of all the data.
+    Use it after training on inputs unlike those of evaluation, such as masked images. Dropout is off. Each batch is
+    normalised by its own statistics, as in training; the stored statistics are those of all the data. A mixture norm is
+    fitted to each batch, and each row counts for the components by its responsibilities.
 
     Args:
-        model: a converted model, or any model with ``SepNorm`` layers. Changed in place, and returned.
-        data: an iterable of batches (see ``sepnorm.surgery.model_call.run``), at least two samples in all.
+        model: a converted model, or any model with ``SepNorm`` layers. Changed in place.
+        data: an iterable of batches (see ``sepnorm.surgery.model_call.run``), with at least two samples in all.
+
+    Returns:
+        The model.
+
+    Raises:
+        SepNormError: if the model has no batch statistics, or the data has too few samples or non-finite values. The
+            model is unchanged then.
     """
     require_module(model)
     require_weights(model)
@@ -150,15 +162,14 @@ def calibrate(model: nn.Module, data: Iterable[Any]) -> nn.Module:
             f"{type(model).__name__} has no SepNorm layer with batch statistics, so there is nothing to calibrate: "
             "convert it first, to 'bn+ln' for instance."
         )
-    found = [Moments(name, bn.get_buffer("running_mean").dtype) for name, _, _, bn in places]
+    found = [_SharedMoments(name, bn) for name, _, _, bn in places]
     state = [copy.deepcopy(bn.state_dict()) for _, _, _, bn in places]
     with ExitStack() as stack:
         for (_, norm, part, _), moments in zip(places, found, strict=True):
             stack.enter_context(_hooked(norm, part, moments))
         stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings(
-            "ignore", "a training batch with a single sample", SepNormWarning
-        )  # it counts all the same
+        # a batch of one sample still counts for the pooled statistics
+        warnings.filterwarnings("ignore", "a training batch with a single sample", SepNormWarning)
         try:
             _run_all(model, data, [bn for _, _, _, bn in places])
             for (name, *_), moments in zip(places, found, strict=True):
@@ -166,18 +177,25 @@ def calibrate(model: nn.Module, data: Iterable[Any]) -> nn.Module:
         finally:
             for (_, _, _, bn), before in zip(places, state, strict=True):
                 bn.load_state_dict(before)
-    for (_, _, _, bn), moments in zip(places, found, strict=True):
-        running: Any = bn
-        running.running_mean.copy_(moments.mean)
-        running.running_var.copy_(moments.var)
+    for moments in found:
+        moments.store()
     return model
 
 
 def freeze(model: nn.Module) -> nn.Module:
-    """Folds every batch norm in SepNorm layers into a scale and a shift: same output as in evaluation, no statistics.
+    """Folds every batch norm in SepNorm layers into a fixed scale and shift. Outputs in evaluation do not change.
 
-    The model is changed in place and returned. It exports without batch norm and no longer depends on the batch, in
-    training mode either; ``revert`` still works.
+    The model then exports without batch norm and never depends on the batch, not even in training mode. ``revert``
+    still works.
+
+    Args:
+        model: a converted model, or any model with ``SepNorm`` layers. Changed in place.
+
+    Returns:
+        The model.
+
+    Raises:
+        SepNormError: if the model has no batch statistics to fold.
     """
     require_module(model)
     require_whole(model)
@@ -198,7 +216,7 @@ def freeze(model: nn.Module) -> nn.Module:
         raise SepNormError(
             f"{type(model).__name__} has no SepNorm layer with batch statistics, so there is nothing to freeze."
         )
-    from sepnorm.surgery.config_trace import write_trace  # which knows how norms are built, and so knows this file
+    from sepnorm.surgery.config_trace import write_trace  # here, because that module imports this one
 
     write_trace(model)
     return model
@@ -206,25 +224,51 @@ def freeze(model: nn.Module) -> nn.Module:
 
 def fold(bn: Any) -> ScaleShift:
     """The scale and shift that a batch norm applies in evaluation."""
-    if bn.running_mean is None:
-        raise SepNormError("a batch norm without running statistics depends on every batch and cannot be folded.")
-    weight = bn.weight
-    dtype = torch.promote_types(bn.running_mean.dtype if weight is None else weight.dtype, torch.float32)
-    with torch.no_grad():  # by the arithmetic of evaluation, so that not a bit changes
-        affine = (None if tensor is None else tensor.to(dtype) for tensor in (bn.weight, bn.bias))
-        scale, shift = statistics.scale_shift(statistics.running_statistics(bn, dtype), *affine)
-    folded = ScaleShift(scale.clone(), shift.clone())
+    folded = _rules(bn).fold(bn)
     folded.requires_grad_(bn.weight is not None and bn.weight.requires_grad)
     return folded.train(bn.training)
 
 
 def parts_of(norm: TokenNorm) -> list[tuple[str, nn.Module]]:
-    """The parts of the sequence that a layer treats apart, each with its norm."""
+    """The parts of the sequence that a layer normalises separately, each with its norm."""
     cls_norm, token_norm = norm._places()
     return [("all", token_norm)] if cls_norm is None else [("cls", cls_norm), ("tokens", token_norm)]
 
 
-def _hooked(norm: TokenNorm, part: str, moments: Moments) -> Any:
+def _rules(norm: nn.Module) -> BatchRules:
+    rules = batch_rules(norm)
+    assert rules is not None
+    return rules
+
+
+class _SharedMoments:
+    """Moments of rows for each set of statistics of a norm."""
+
+    def __init__(self, where: str, norm: nn.Module) -> None:
+        self.where, self.norm, self.rules = where, norm, _rules(norm)
+        self.sets: list[Moments] = []
+
+    def add(self, rows: Tensor) -> None:
+        """Adds the rows (count, channels) of the batch that the norm has just seen."""
+        shares = self.rules.shares(self.norm, rows.detach())
+        columns = [None] if shares is None else list(shares.unbind(1))
+        self.sets = self.sets or [Moments(self.where, self.norm.get_buffer("running_mean").dtype) for _ in columns]
+        for moments, column in zip(self.sets, columns, strict=True):
+            moments.add(rows, column)
+
+    @property
+    def count(self) -> float:
+        return sum(moments.count for moments in self.sets)
+
+    def store(self) -> None:
+        """Writes the moments of all rows to the norm."""
+        empty = torch.zeros(self.norm.get_buffer("running_mean").shape[-1:])
+        moments = [(empty, empty) if found.mean is None else (found.mean, found.var) for found in self.sets]
+        mean, var = (torch.stack([part.to(moments[0][0]) for part in parts]) for parts in zip(*moments, strict=True))
+        self.rules.store(self.norm, mean.new_tensor([found.count for found in self.sets]), mean, var)
+
+
+def _hooked(norm: TokenNorm, part: str, moments: _SharedMoments) -> Any:
     def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         x = args[0]
         padding = kwargs.get("padding_mask", args[1] if len(args) > 1 else None)
@@ -236,7 +280,7 @@ def _hooked(norm: TokenNorm, part: str, moments: Moments) -> Any:
 
 
 class _Handle:
-    """A hook for the length of a ``with`` block."""
+    """Removes a hook at the end of a ``with`` block."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -248,7 +292,7 @@ class _Handle:
 
 
 def _run_all(model: nn.Module, data: Iterable[Any], in_training: Iterable[nn.Module] = ()) -> None:
-    """Every batch through the model in evaluation mode, the modules ``in_training`` excepted."""
+    """Runs every batch in evaluation mode, with the modules ``in_training`` in training mode."""
     with feed.quiet(model), torch.no_grad():
         for module in in_training:
             module.train()
@@ -260,15 +304,15 @@ def _dtype(module: nn.Module) -> torch.dtype:
     return next((p.dtype for p in module.parameters()), torch.float32)
 
 
-def _require_two(count: int, where: str) -> None:
+def _require_two(count: float, where: str) -> None:
     if count < 2:
         raise SepNormError(
-            f"statistics need at least two samples, but the data gave {count} at {where}. Pass an iterable of batches that "
+            f"statistics need at least two samples, but the data gave {count:g} at {where}. Pass an iterable of batches that "
             "is not used up yet, a few hundred samples or more."
         )
 
 
 def has_batch_statistics(model: nn.Module) -> bool:
-    """Whether a norm that ``convert`` put there has some."""
+    """Whether any SepNorm layer has batch statistics."""
     norms = [module for module in model.modules() if isinstance(module, TokenNorm)]
     return any(isinstance(child, BATCH_NORMS) for norm in norms for child in norm.children())

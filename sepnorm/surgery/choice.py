@@ -1,4 +1,4 @@
-"""Which sites a choice means: a name, a pattern of paths, several, or a predicate."""
+"""Selects sites: by name, by a glob over paths, by several globs, or by a predicate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORM = "'final', 'all', another name, a pattern of paths, a list of patterns, o
 
 
 def require_choice(choice: object) -> None:
-    """Refuses what is no choice, before a model is run for it."""
+    """Raises for an invalid choice, before the model is run."""
     if isinstance(choice, str) or callable(choice):
         return
     if not isinstance(choice, list | tuple | set | frozenset):
@@ -27,7 +27,7 @@ def require_choice(choice: object) -> None:
 
 
 def choose(sites: Sites, choice: Choice) -> list[Site]:
-    """The sites that ``choice`` means (see ``convert``)."""
+    """The sites that ``choice`` selects (see ``convert``)."""
     require_choice(choice)
     if callable(choice):
         chosen = [site for site in sites.all if site.sees_cls and choice(site)]

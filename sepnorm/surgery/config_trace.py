@@ -1,10 +1,10 @@
-"""What a conversion did, written into the configs that transformers saves beside a model's weights.
+"""Records a conversion in the config that transformers saves beside the weights.
 
-``save_pretrained``, the Trainer, ``push_to_hub`` and sentence-transformers write a model's config as it is. Two entries of it are
-ours. ``quantization_config`` is transformers' place for what has to be done to a model before its weights are loaded; it holds one
-record a site (see ``site_records``), and ``sepnorm.integrations.transformers`` acts on it. Where sepnorm is not imported,
-transformers skips a quantisation that it does not know and goes on with fresh norms. So ``fusion_config`` asks for a fusion that
-only sepnorm makes known: transformers refuses that, and shows its name, which is a sentence.
+``save_pretrained``, the Trainer, ``push_to_hub`` and sentence-transformers write the config of a model. We add two
+entries. ``quantization_config`` is where transformers keeps what must be done to a model before its weights are loaded.
+Ours holds one record per site (see ``site_records``), and ``sepnorm.integrations.transformers`` acts on it. Without
+sepnorm, transformers would skip the unknown quantisation and continue with fresh norms. So ``fusion_config`` requests a
+fusion that only sepnorm registers: transformers then stops, and its error shows the name, which is a sentence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sepnorm.surgery.site_records import describe_site, vet_sites
 
 METHOD = "sepnorm"
 FORMAT = 1
-#: Part of the format: transformers shows it where sepnorm is not imported.
+#: Part of the format. transformers shows it if sepnorm is not imported.
 LOCK = (
     "sepnorm. This model has separate norms for [CLS] and tokens: pip install sepnorm, and `import sepnorm` before the model is "
     "loaded."
@@ -31,7 +31,7 @@ LOCK = (
 
 
 def write_trace(model: nn.Module) -> None:
-    """Makes the configs in ``model`` say which separate norms it has now; where it has none, they say nothing."""
+    """Updates the configs in ``model`` to its present separate norms; removes our entries if there are none."""
     for owner in _owners(model):
         sites = [
             {key: value for key, value in describe_site(path, layer).items() if key != "trained"}
@@ -48,31 +48,31 @@ def write_trace(model: nn.Module) -> None:
 
 
 def without_trace(config: Any) -> Any:
-    """A copy of a config that says nothing of separate norms, for a model that has none."""
+    """A copy of a config without our entries, for an unconverted model."""
     plain = copy.copy(config)
     _clear(plain)
     return plain
 
 
 def is_ours(found: Any) -> bool:
-    """Whether a ``quantization_config`` is a record of ours."""
+    """Whether a ``quantization_config`` is ours."""
     return isinstance(found, Mapping) and found.get("quant_method") == METHOD
 
 
 def vet_trace(found: Mapping[str, Any], where: Path | str) -> dict[str, Any]:
-    """A record of ours from a file, with nothing in it that ``write_trace`` does not write."""
+    """Our record from a file, restricted to what ``write_trace`` can write."""
     if found.get("format") != FORMAT or isinstance(found.get("format"), bool):
         raise SepNormError(
             f"{where} has norms of sepnorm in the format {found.get('format')!r}, and this version reads {FORMAT}: upgrade sepnorm."
         )
     sites = vet_sites(found.get("sites"), where)
     if not sites or any(site["original"] is None for site in sites):
-        raise SepNormError(f"{where} is damaged: it has norms of sepnorm, and does not say what stood there before.")
+        raise SepNormError(f"{where} is damaged: it records norms of sepnorm without the norms they replaced.")
     return {"quant_method": METHOD, "format": FORMAT, "sites": [site | {"trained": True} for site in sites]}
 
 
 def _owners(model: nn.Module) -> Iterator[Any]:
-    """The models of transformers in ``model`` that are in no other one: these are saved with a config."""
+    """The outermost transformers models in ``model``: each is saved with a config."""
     inner: set[int] = set()
     for module in model.modules():
         if is_transformers(module) and id(module) not in inner and hasattr(module, "config"):
@@ -81,7 +81,7 @@ def _owners(model: nn.Module) -> Iterator[Any]:
 
 
 def _own_config(model: nn.Module, owner: Any) -> Any:
-    """A config that no other model has: several are often built from one, and only this one was converted."""
+    """A config for this model alone. Several models are often built from one config, and only this one is converted."""
     old = owner.config
     config = copy.copy(old)
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""Surgery: ``convert`` puts separate norms into a model that exists, ``revert`` takes them out again."""
+"""``convert`` puts separate norms into an existing model; ``revert`` removes them."""
 
 from __future__ import annotations
 
@@ -32,31 +32,42 @@ def convert(
     calibrate: Iterable[Any] | None = None,
     num_cls: int = 1,
 ) -> ConversionReport:
-    """Gives [CLS] a norm of its own in a model that exists; changes the model in place.
+    """Gives [CLS] its own norm in an existing model. Changes the model in place.
+
+    Weights, eps, dtype, device, mode and ``requires_grad`` of the old norms are kept, so ``"ln+ln"`` changes no output.
 
     Args:
-        model: a transformers, sentence-transformers or timm model with a [CLS] token, an ``nn.TransformerEncoder``, a
-            module that holds one of these, or any module with a [CLS] first, by ``example``.
-        norm: as the paper writes it: ``"bn+ln"`` ([CLS] first), ``"bn+bn"``, ``"ln+bn"``, ``"ln+ln"``; shared ``"ln"`` or
-            ``"bn"``; ``rms`` in any place.
-        sites: ``"final"``, the last norm of the encoder that sees [CLS] beside other tokens; ``"all"`` of them;
-            ``"blocks"``, all but the last; ``"degenerate"``, all and those that ought to stay, to see why; a glob
-            over paths or a list of globs; or a predicate of a ``sepnorm.surgery.sites.Site``. Degenerate sites, where [CLS] is
-            still the same for every sample, stay as they are unless they are asked for.
-        example: a batch of at least two different samples, for models of no known family.
-        calibrate: batches of ordinary inputs, a few hundred samples or more. Batch norms then start with the statistics of
-            that data and with the affine that gives what the old norm gave on average, so that a pretrained model keeps working.
-        num_cls: how many leading tokens count as [CLS].
+        model: a transformers, sentence-transformers or timm model with a [CLS] token, an ``nn.TransformerEncoder``, or
+            a module that contains one of these. With ``example``, any module whose first token is [CLS].
+        norm: the new norm as the paper writes it, [CLS] first: ``"bn+ln"``, ``"bn+bn"``, ``"ln+bn"``, ``"ln+ln"``, or
+            shared ``"ln"`` or ``"bn"``. ``rms``, ``dyt`` and ``mix`` (``sepnorm.MixtureNorm``) work in either place.
+        sites: which norms to convert. ``"final"``: the last norm of the encoder that sees [CLS] and other tokens.
+            ``"all"``: all of them. ``"blocks"``: all but the last. Or a glob over paths, a list of globs, or a
+            predicate of a ``sepnorm.surgery.sites.Site``. Degenerate sites, where [CLS] is still the same for every
+            sample, stay as they are unless a predicate selects them. ``"degenerate"`` is ``"all"`` with these.
+        example: a batch of at least two different samples, as the model takes it. Needed only for models of unknown
+            families; by default a synthetic batch is used.
+        calibrate: batches of ordinary inputs, a few hundred samples or more. Batch norms then start with the statistics
+            of this data, and with the weights that reproduce the old outputs on average, so that a pretrained model
+            keeps working. By default running statistics start at mean 0 and variance 1.
+        num_cls: number of leading tokens that count as [CLS].
 
     Returns:
-        A ``ConversionReport``; printed, it lists every norm with what was done and why.
+        A report. ``print`` it to see every norm, what was done and why.
 
-    The old norm's weights, eps, dtype, device, mode and ``requires_grad`` are kept: ``"ln+ln"`` changes no output.
+    Raises:
+        SepNormError: if no [CLS] is found, ``sites`` selects nothing, or the model is already converted, compiled,
+            wrapped or sharded.
+
+    >>> encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
+    >>> report = convert(encoder, "ln+ln")
+    >>> [site.path for site in report.converted]
+    ['layers.1.norm2']
     """
     require_module(model)
     spec = NormSpec.parse(norm)
     require_choice(sites)
-    _refuse_wrapped(model)
+    refuse_wrapped(model, "convert")
     _refuse_converted(model)
     num_cls = whole(num_cls, "num_cls", 1)
     require_whole(model)
@@ -91,10 +102,19 @@ def convert(
 
 
 def revert(model: nn.Module) -> ConversionReport:
-    """Takes the norms that ``convert`` put in out again; changes the model in place.
+    """Removes the norms of ``convert`` and puts the old ones back. Changes the model in place.
 
-    Where nothing was trained since, the model is bit for bit the one before. Otherwise the tokens' norm becomes the norm
-    of all tokens where it is of the old kind, the rest of the new layer is dropped, and the report says so for each site.
+    Without training in between, the model is bit for bit what it was. Otherwise a tokens' norm of the old kind becomes
+    the norm of all tokens, and the rest of the new layer is dropped. The report says so for each site.
+
+    Args:
+        model: a model that ``convert`` changed, also after ``save`` and ``load``.
+
+    Returns:
+        A report. ``print`` it to see what was kept and what was dropped.
+
+    Raises:
+        SepNormError: if the model has no converted norm, or the old norm is not in the file that the model came from.
     """
     require_module(model)
     layers = [(path, m) for path, m in model.named_modules() if isinstance(m, TokenNorm) and m.origin is not None]
@@ -106,8 +126,8 @@ def revert(model: nn.Module) -> ConversionReport:
     lost = next((path for path, layer in layers if layer.origin is not None and layer.origin.module is None), None)
     if lost is not None:
         raise SepNormError(
-            f"the norm that stood at {lost} is not in the folder that this model was loaded from: only sepnorm.save keeps norms "
-            "that a conversion took out. Load the model from before the conversion."
+            f"the old norm of {lost} is not in the folder that this model was loaded from: only sepnorm.save keeps replaced "
+            "norms. Load the original model instead."
         )
     parameters = _count(model)
     reports, back = [], {}
@@ -124,7 +144,7 @@ def revert(model: nn.Module) -> ConversionReport:
 
 
 def _restored(layer: TokenNorm) -> tuple[nn.Module, str]:
-    """The norm to put back, and what was kept and dropped."""
+    """The norm to put back, and a sentence on what was kept and dropped."""
     origin = layer.origin
     assert origin is not None and origin.module is not None
     token_norm = layer._places()[1]
@@ -140,60 +160,58 @@ def _restored(layer: TokenNorm) -> tuple[nn.Module, str]:
     return old, "the norm from before the conversion is back; what was trained at this site cannot be folded into it"
 
 
-# ---- checks -------------------------------------------------------------------------------------------------------------
+# ---- checks -------------------------------------------------------------------------------------------------------
 
 
-def _refuse_wrapped(model: nn.Module) -> None:
+def refuse_wrapped(model: nn.Module, verb: str) -> None:
+    """Raises for a wrapped or compiled model, whose wrapper has recorded the old modules."""
     for path, module in model.named_modules():
         name = type(module).__name__
         if name in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "OptimizedModule"):
             where = f" at {path}" if path else ""
             raise SepNormError(
-                f"convert the model before it is wrapped or compiled: found {name}{where}, which has recorded the old norms."
+                f"{verb} the model before wrapping or compiling it: found {name}{where}, which still holds the old modules."
             )
         if is_compiled(module):
-            raise SepNormError(
-                f"convert the model before compile(): {path or name} is compiled already, with the old norms in it."
-            )
+            raise SepNormError(f"{verb} the model before compile(): {path or name} is already compiled.")
 
 
 def _refuse_converted(model: nn.Module) -> None:
     path, layer = next(((p, m) for p, m in model.named_modules() if isinstance(m, TokenNorm)), (None, None))
     if layer is not None:
         raise SepNormError(
-            f"the model is converted already ({path or 'itself'} is {spec_of(layer)}): sepnorm.revert(model) first, then convert."
+            f"the model is already converted ({path or 'itself'} is {spec_of(layer)}): call sepnorm.revert(model) first."
         )
 
 
 def _doubts(found: Sites, changing: list[Site], final: bool, name: str) -> list[str]:
-    """What a user has to know before trusting the converted norms: [CLS] goes around one, or is not read."""
+    """Warnings on sites: [CLS] bypasses the converted norm, or the model does not read it."""
     texts = []
     if final and found.around and changing:
         path, last = changing[0].path, changing[0].last
         later = next((site for site in found.all if site.order > last and not site.sees_cls), None)
         texts.append(
-            f"[CLS] also goes around {path}, the last norm that it shares with other tokens, by a residual connection: it leaves "
-            "the encoder without passing a norm of its own."
-            + (f" Behind it there is only {later.path} ({later.reason})." if later else "")
+            f"[CLS] bypasses {path}, the last norm it shares with other tokens, by a residual connection: it leaves the "
+            "encoder unnormalised." + (f" After it there is only {later.path} ({later.reason})." if later else "")
         )
     wider = [site for site in found.all if final and changing and site.other_width and site.order > changing[0].last]
     if wider:
         texts.append(
-            f"{changing[0].path} is taken for the last norm of the encoder, and {wider[-1].path}, which comes after it, for one "
-            f"of a decoder, as it is {wider[-1].dim} channels wide and not {changing[0].dim}. If that is wrong, name it by sites=."
+            f"{changing[0].path} is assumed to be the encoder's last norm, and {wider[-1].path} after it a decoder's, because it "
+            f"has {wider[-1].dim} channels, not {changing[0].dim}. If this is wrong, set sites=."
         )
     unread = [site.path for site in changing if not site.cls_reaches]
     if unread:
         more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
         texts.append(
-            f"what leaves {unread[-1]}{more} at [CLS] does not reach the output of {name}, which reads the other tokens: a norm of "
-            "its own changes nothing there. Read [CLS] from the last hidden state, or pool by [CLS]."
+            f"{name} does not read [CLS] after {unread[-1]}{more}: its own norm has no effect there. Read [CLS] from the last "
+            "hidden state, or pool by [CLS]."
         )
     return texts
 
 
 def _changes(spec: NormSpec, sites: list[Site], calibrated: bool) -> list[str]:
-    """Where weights that have learnt something meet a norm that behaves otherwise."""
+    """Warnings where trained weights meet a norm that behaves differently."""
     trained = sites if calibrated else [site for site in sites if _is_trained(site.module)]
     if not trained:
         return []
@@ -202,16 +220,16 @@ def _changes(spec: NormSpec, sites: list[Site], calibrated: bool) -> list[str]:
     texts = []
     if spec.uses_batch and not calibrated:
         texts.append(
-            f"{len(trained)} of the norms have trained weights, and a batch norm that starts from copies of them gives other "
-            "outputs: a pretrained model stops working until it is trained again. Pass calibrate=, batches of ordinary "
-            "inputs, and it keeps working."
+            f"{len(trained)} of the norms have trained weights, and a batch norm with copies of them has different outputs: a "
+            "pretrained model stops working until it is trained again. To keep it working, pass calibrate=, batches of "
+            "ordinary inputs."
         )
     if moved and spec.uses_batch:
         old, new = moved[0]
         kept = "+".join(short_name(kind if KINDS[kind].uses_batch else old) for kind in (spec.cls, spec.tokens) if kind)
         texts.append(
-            f"{len(moved)} of the norms change from {short_name(old)} to {short_name(new)}, which no calibration makes up for: the "
-            f"outputs of a pretrained model move. Take {kept!r}, which leaves them as they are."
+            f"{len(moved)} of the norms change from {short_name(old)} to {short_name(new)}, which calibration cannot compensate: "
+            f"the outputs of a pretrained model change. Use {kept!r} to keep them."
         )
     elif moved:
         texts.append(

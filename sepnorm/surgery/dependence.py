@@ -1,4 +1,4 @@
-"""What depends on what in a forward pass, asked of autograd: exactly, not read off rounded numbers."""
+"""What depends on what in a forward pass, computed exactly by autograd instead of compared within rounding."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from torch.overrides import TorchFunctionMode
 
 @dataclass(eq=False)
 class NormCall:
-    """One call of a norm: when, with what shape, and what was found out about it."""
+    """One call of a norm: its position, its shape, and what was found out about it."""
 
     order: int
     shape: tuple[int, ...]
     token_dim: int | None
     input: Tensor = field(repr=False)
     output: Tensor = field(repr=False)
-    degenerate: bool = False  #: [CLS] depends on no other token here
-    cls_reaches: bool = True  #: what leaves at [CLS] has a part in the model's output
-    scores_only: bool = False  #: what leaves acts on the rest through attention scores alone
+    degenerate: bool = False  #: [CLS] does not depend on any other token here
+    cls_reaches: bool = True  #: the output at [CLS] influences the output of the model
+    scores_only: bool = False  #: the output acts only through attention scores
 
 
 class Dependence:
-    """Questions about one pass. ``leaves`` are what the samples differ by, each with its token dimension."""
+    """Dependences in one pass. ``leaves`` are tensors that differ between samples, each with its token dimension."""
 
     def __init__(
         self, calls: Mapping[str, list[NormCall]], leaves: Sequence[tuple[Tensor, int | None]], num_cls: int
@@ -40,7 +40,7 @@ class Dependence:
             yield from calls
 
     def find_degenerate(self) -> None:
-        """Marks the calls in which [CLS] depends on none of the other tokens."""
+        """Marks the calls in which [CLS] depends on no other token."""
         for call in self._every_call():
             x = call.input
             if call.token_dim is None or x.shape[call.token_dim] <= self.num_cls:
@@ -61,9 +61,9 @@ class Dependence:
     def find_reaching(
         self, output: Tensor | None, without: Mapping[str, list[NormCall]], output_without: Tensor | None
     ) -> None:
-        """Marks the calls whose [CLS] does not reach ``output``, and those that do so through attention scores alone.
+        """Marks calls whose [CLS] does not reach ``output``, and calls that reach it only through attention scores.
 
-        ``without``: the same calls in a pass through which no gradient goes by way of attention scores.
+        ``without`` holds the same calls in a pass without gradients through attention scores.
         """
         calls = list(self._every_call())
         twins = [call for path in self.calls for call in without.get(path, [])]
@@ -73,13 +73,13 @@ class Dependence:
         others = _gradients(output_without, [call.output for call in twins])
         for call, grad, other in zip(calls, grads, others, strict=True):
             if grad is None or not bool(grad.any()):
-                continue  # nothing of it arrives, as behind a head of zeros: nothing can be said
+                continue  # no gradient at all, as behind a head of zeros: nothing can be concluded
             call.scores_only = other is None or not bool(other.any())
             if call.token_dim is not None and grad.shape[call.token_dim] > self.num_cls:
                 call.cls_reaches = bool(grad.narrow(call.token_dim, 0, self.num_cls).any())
 
     def goes_around(self, output: Tensor | None, path: str) -> bool:
-        """Whether ``output`` depends on the samples by a way that does not lead through the norm at ``path``."""
+        """Whether ``output`` depends on the samples by a path that bypasses the norm at ``path``."""
         if output is None or not output.requires_grad:
             return False
         cuts = [call.output.register_hook(torch.zeros_like) for call in self.calls[path] if call.output.requires_grad]
@@ -91,14 +91,14 @@ class Dependence:
         return any(grad is not None and bool(grad.any()) for grad in grads)
 
     def depends(self, value: Tensor | None, on: Sequence[Tensor]) -> bool:
-        """Whether any of ``on`` has a part in ``value``."""
+        """Whether any tensor in ``on`` influences ``value``."""
         if value is None or not on:
             return False
         return any(grad is not None and bool(grad.any()) for grad in _gradients(value, on))
 
 
 class _CutScores(TorchFunctionMode):
-    """Attention goes on as ever, but for autograd its scores are constants: only values have a gradient."""
+    """Runs attention as usual, but detaches its scores: gradients flow through values only."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -113,17 +113,19 @@ class _CutScores(TorchFunctionMode):
 
 
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+#: The functions that turn attention scores into weights.
+ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward, *_SOFTMAX)
 
 
 @contextmanager
 def cut_scores() -> Iterator[None]:
-    """While this lasts, no gradient goes through attention scores, so that a norm of queries or keys has none."""
+    """Within this context no gradient flows through attention scores, so norms of queries and keys get none."""
     with _CutScores():
         yield
 
 
 def main_output(output: Any) -> Tensor | None:
-    """The first tensor that a model returns for each sample: the last hidden state, logits; no loss, no earlier states."""
+    """The first tensor with an entry per sample that a model returns: last hidden state or logits, never a loss."""
     if isinstance(output, Tensor):
         return output if output.is_floating_point() and output.dim() >= 2 else None
     items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
@@ -131,13 +133,13 @@ def main_output(output: Any) -> Tensor | None:
 
 
 def spread(x: Tensor, token_dim: int) -> Tensor:
-    """By how much each position differs between samples, as a share of the largest value: (tokens,)."""
+    """How much each position differs between samples, relative to the largest value: (tokens,)."""
     x = (x if token_dim == 1 else x.transpose(0, 1)).float()
     return (x - x[:1]).abs().amax(dim=(0, 2)) / x.abs().amax().clamp(min=1e-30)
 
 
 def _gradients(value: Tensor, on: Sequence[Tensor]) -> list[Tensor | None]:
-    """Gradients of a random sum of ``value``, in which nothing cancels; None where there is no way at all."""
+    """Gradients of a random projection of ``value``, so that nothing cancels; None for tensors not connected to it."""
     reachable = [each for each in on if each.requires_grad]
     if not value.requires_grad or not reachable:
         return [None] * len(on)
@@ -149,7 +151,7 @@ def _gradients(value: Tensor, on: Sequence[Tensor]) -> list[Tensor | None]:
 
 
 def _others(grad: Tensor, token_dim: int | None, num_cls: int) -> Tensor:
-    """The part of a leaf's gradient that does not belong to [CLS]."""
+    """The part of a leaf's gradient outside [CLS]."""
     if token_dim is None or grad.dim() != 3 or grad.shape[token_dim] <= num_cls:
         return grad
     return grad.narrow(token_dim, num_cls, grad.shape[token_dim] - num_cls)

@@ -1,4 +1,4 @@
-"""What is known beforehand of model families: which have a [CLS] first, which have none, and what it is called."""
+"""Known model families: which put [CLS] first, which have none, and how they name it."""
 
 from __future__ import annotations
 
@@ -25,38 +25,46 @@ WITHOUT_CLS = {
     "videomae": "VideoMAE averages its patches and has no [CLS] token",
     "vjepa2": "V-JEPA 2 pools its patches by attention and has no [CLS] token",
 }
-#: What libraries call the parameter that [CLS] starts from, where it is learnt and not a word. A register is another.
+#: Names of the parameter that a learnt [CLS] starts from. Registers have other names.
 CLS_PARAMETERS = frozenset(("cls_token", "class_embedding"))
 
 
 def is_transformers(module: nn.Module) -> bool:
+    """Whether the module is a model of transformers."""
     return any(cls.__name__ == "PreTrainedModel" for cls in type(module).__mro__)
 
 
 def is_timm(module: nn.Module) -> bool:
+    """Whether the module is a model of timm."""
     return type(module).__module__.startswith("timm.") and hasattr(module, "forward_features")
 
 
+def is_sentence_module(module: nn.Module) -> bool:
+    """Whether sentence-transformers runs an encoder in it by ``forward``, which skips hooks on the encoder."""
+    return type(module).__module__.startswith("sentence_transformers.") and any(map(is_transformers, module.children()))
+
+
 def is_torch_encoder(module: nn.Module) -> bool:
+    """Whether the module is torch's own transformer encoder or a layer of it."""
     return isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer)
 
 
 def encoder_of(model: Any) -> Any:
-    """The encoder of a model of transformers that takes the same input; another model as it is.
+    """The encoder of a transformers model, if it takes the same input; other models unchanged.
 
-    ``base_model`` alone will not do: in DINOv3 that is the stack of blocks, without embeddings and without the last norm.
+    ``base_model`` is not always it: in DINOv3 that is the stack of blocks, without embeddings and last norm.
     """
     base = model.base_model if is_transformers(model) else model
     return base if base is model or model.main_input_name in inspect.signature(base.forward).parameters else model
 
 
 def learns_cls(module: Any) -> bool:
-    """Whether [CLS] can only be a learnt vector in this family, because the input has no words."""
+    """Whether [CLS] must be a learnt vector in this family, because the input has no words."""
     return is_timm(module) or (is_transformers(module) and module.main_input_name != "input_ids" and not is_own(module))
 
 
 def refuse_without_cls(module: Any) -> None:
-    """Refuses what is known to have no [CLS] first, whatever an example may look like."""
+    """Raises for models known to have no [CLS] at the first position, whatever the example."""
     if not is_transformers(module):
         return
     config, name = module.config, type(module).__name__
@@ -72,12 +80,12 @@ def refuse_without_cls(module: Any) -> None:
         )
     if getattr(config, "is_encoder_decoder", False):
         raise SepNormError(
-            f"{name} is an encoder with a decoder: convert its encoder, as in convert(model.get_encoder(), ...)."
+            f"{name} is an encoder-decoder model: convert its encoder, as in convert(model.get_encoder(), ...)."
         )
 
 
 def doubt_of(module: Any) -> str:
-    """Why a text encoder needs an example, empty where its tokeniser is known."""
+    """Why a text encoder needs an example; empty if its tokeniser is known to put [CLS] first."""
     kind = getattr(module.config, "model_type", "")
     if kind in TEXT_WITH_CLS:
         return ""

@@ -1,4 +1,4 @@
-"""Runs a model on different samples and notes what its norms see, where [CLS] appears and what depends on what."""
+"""Runs a model on different samples and records what its norms see, where [CLS] appears and what depends on what."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from sepnorm.surgery.trials import Trial
 
 
 class Trace:
-    """What was seen in one forward pass, with the graph of it for as long as this object lives."""
+    """Records of one forward pass. The autograd graph lives as long as this object."""
 
     def __init__(self, trial: Trial, module: nn.Module, num_cls: int) -> None:
         self.samples, self.num_cls, self.token_dim = trial.samples, num_cls, trial.token_dim
         self.model = module
         self.calls: dict[str, list[NormCall]] = {}
-        self.leaves: list[tuple[Tensor, int | None]] = []  # with their token dimension
+        self.leaves: list[tuple[Tensor, int | None]] = []  # each with its token dimension
         self.first_cls: int | None = None
         self.clock = 0
-        self.core = ""  # path of the encoder proper: what is outside of it is a head or a decoder
+        self.core = ""  # path of the encoder proper; outside of it are heads and decoders
         self.output: Tensor | None = None
-        self.encoded: Tensor | None = None  # what leaves the encoder proper
-        self.start: Tensor | None = None  # the [CLS] rows where they were seen for the first time
-        self.cls_vectors = 1  # how many the model learns, where they are learnt
+        self.encoded: Tensor | None = None  # output of the encoder proper
+        self.start: Tensor | None = None  # the [CLS] rows where they first appear
+        self.cls_vectors = 1  # number of learnt [CLS] vectors
 
     def layout(self, shape: tuple[int, ...]) -> int | None:
-        """Which dimension of (?, ?, channels) counts tokens, none where neither counts samples."""
+        """The token dimension of (?, ?, channels), 0 or 1; None if neither of these dimensions counts the samples."""
         if len(shape) != 3 or self.samples not in shape[:2]:
             return None
         if shape[0] == shape[1] == self.samples and self.token_dim is None:
@@ -46,7 +46,7 @@ class Trace:
         return 1 if shape[0] == self.samples else 0
 
     def look(self, x: Any) -> None:
-        """Notes when [CLS] is seen for the first time."""
+        """Records when [CLS] first appears."""
         self.clock += 1
         if self.first_cls is not None or not isinstance(x, Tensor) or not x.is_floating_point():
             return
@@ -60,12 +60,12 @@ class Trace:
 
     @property
     def dependence(self) -> Dependence:
-        """Questions to autograd about this pass."""
+        """Autograd queries on this pass."""
         return Dependence(self.calls, self.leaves, self.num_cls)
 
 
 def run_trial(trial: Trial, norms: Mapping[str, nn.Module], num_cls: int) -> Trace:
-    """Runs the trial part, or the first of its fallbacks that runs, and says what the norms saw."""
+    """Runs the trial, or the first of its fallbacks that works, and records what the norms saw."""
     with _gradients(_cls_parameters(trial.module).values()):
         return _run_trial(trial, norms, num_cls)
 
@@ -87,7 +87,7 @@ def _run_trial(trial: Trial, norms: Mapping[str, nn.Module], num_cls: int) -> Tr
             if not isinstance(error, MisfitError):
                 raise
             problem = problem or error.__cause__ or error
-        except Exception as error:  # whatever a foreign model raises is reported below, with what to do
+        except Exception as error:  # a foreign model may raise anything; reported below, with what to do
             problem = problem or error
     raise SepNormError(
         f"{type(trial.module).__name__} could not be run to find its [CLS]: {type(problem).__name__}: {problem} "
@@ -102,8 +102,8 @@ def _passed(trial: Trial, part: str, norms: Mapping[str, nn.Module], num_cls: in
     with _hooks(module, norms, trace, encoders):
         torch.manual_seed(0)
         trace.output = trace.encoded = main_output(feed.run(module, _as_leaves(trial.inputs, trace)))
-    # The encoder proper is the innermost whole model of transformers that [CLS] joins the tokens in. What is merely called
-    # the base model may be a stack of blocks, with the last norm outside of it.
+    # The encoder proper is the innermost complete transformers model in which [CLS] joins the tokens. ``base_model``
+    # may be only a stack of blocks, with the last norm outside.
     holding = [path for path, seen in encoders.items() if trace.first_cls and seen.entered < trace.first_cls]
     core = max(holding, key=lambda path: encoders[path].entered, default="")
     if core:
@@ -113,7 +113,7 @@ def _passed(trial: Trial, part: str, norms: Mapping[str, nn.Module], num_cls: in
 
 
 class _Encoder:
-    """A whole model of transformers inside another: when it was entered first, and what left it."""
+    """A complete transformers model inside another: when it was first entered, and its output."""
 
     def __init__(self, entered: int) -> None:
         self.entered, self.output = entered, None
@@ -174,7 +174,7 @@ def _hooks(module: nn.Module, norms: Mapping[str, nn.Module], trace: Trace, enco
 
 
 def _as_leaves(inputs: Any, trace: Trace) -> Any:
-    """The inputs with gradients on what is a floating tensor of tokens or of pixels."""
+    """The inputs, with gradients on floating-point tensors of tokens or pixels."""
     if isinstance(inputs, Mapping):
         return {key: _as_leaves(value, trace) for key, value in inputs.items()}
     if isinstance(inputs, tuple):
@@ -188,7 +188,7 @@ def _as_leaves(inputs: Any, trace: Trace) -> Any:
     return leaf
 
 
-# ---- [CLS] that is learnt -----------------------------------------------------------------------------------------------
+# ---- learnt [CLS] -------------------------------------------------------------------------------------------------
 
 
 def _cls_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -197,7 +197,7 @@ def _cls_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 @contextmanager
 def _gradients(parameters: Any) -> Iterator[None]:
-    """Asks for the gradients of parameters that may be frozen, for the time being."""
+    """Enables gradients of parameters that may be frozen, within this context."""
     before = [(p, p.requires_grad) for p in parameters]
     for p, _ in before:
         p.requires_grad_(True)
@@ -209,7 +209,7 @@ def _gradients(parameters: Any) -> Iterator[None]:
 
 
 def _require_learnt_cls(trace: Trace, name: str) -> None:
-    """Refuses a model whose constant first token is a register: it is [CLS] only if it starts from a parameter of that name."""
+    """Raises if the constant first token does not come from a [CLS] parameter: it is a register then."""
     found = [p for p in _cls_parameters(trace.model).values() if trace.dependence.depends(trace.start, [p])]
     if not found:
         raise SepNormError(

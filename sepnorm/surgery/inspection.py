@@ -1,11 +1,11 @@
-"""``inspect``: what goes through each norm of a model, [CLS] beside the other tokens."""
+"""``inspect``: statistics of [CLS] and tokens at each norm of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from sepnorm.geometry.cloud import Directions, Sample, Triangle
 from sepnorm.geometry.measures import entropy_rank
 from sepnorm.geometry.spread import high_norm_share_of
 from sepnorm.layer import TokenNorm
-from sepnorm.layer.kinds import BATCH_NORMS, short_name
+from sepnorm.layer.kinds import batch_rules, short_name
 from sepnorm.layer.padding import masked_mean, rows_that_count
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.calibration import Moments, parts_of
@@ -25,17 +25,22 @@ from sepnorm.surgery.replacement import spec_of
 from sepnorm.surgery.sites import Site, find_sites
 from sepnorm.surgery.weights import require_weights
 
-_RANKED = 2048  # vectors that an effective rank is computed from
+_RANKED = 2048  # size of the sample for the effective rank
 
 
 @dataclass(eq=False)
 class PartStatistics:
-    """What the vectors of one part, [CLS] or tokens, look like at one side of a norm.
+    """Statistics of the vectors of one part, [CLS] or tokens, on one side of a norm.
 
-    ``mean`` and ``variance`` are averages over channels (of the mean per channel and of the variance between samples per
-    channel); ``norm`` is the mean length; ``cosine`` the mean cosine between vectors of different samples;
-    ``effective_rank`` and ``high_norm``, the share of vectors more than three times as long as the median one, are those of
-    ``sepnorm.geometry``, from at most 2,048 vectors.
+    Attributes:
+        count: number of vectors.
+        mean: mean over channels of the mean per channel.
+        variance: mean over channels of the variance between samples.
+        norm: mean Euclidean length.
+        cosine: mean cosine between different vectors.
+        effective_rank: see ``sepnorm.geometry.effective_rank``; of at most 2,048 vectors.
+        high_norm: share of vectors more than three times as long as the median (``sepnorm.geometry.high_norm_share``);
+            of at most 2,048 vectors.
     """
 
     count: int
@@ -49,9 +54,12 @@ class PartStatistics:
 
 @dataclass(eq=False)
 class SideStatistics:
-    """[CLS] beside the tokens, where they enter a norm or where they leave it.
+    """Statistics of [CLS] and tokens on one side of a norm, input or output.
 
-    ``cls_token_cosine``: mean cosine between a sample's [CLS] and its own tokens.
+    Attributes:
+        cls: statistics of [CLS].
+        tokens: statistics of the other tokens.
+        cls_token_cosine: mean cosine between a sample's [CLS] and its own tokens.
     """
 
     cls: PartStatistics
@@ -61,11 +69,19 @@ class SideStatistics:
 
 @dataclass(eq=False)
 class SiteStatistics(SideStatistics):
-    """One norm that sees [CLS] beside other tokens, at its input; ``after`` has the same of its output.
+    """Statistics of one norm that sees [CLS] and other tokens: of its input, and in ``after`` of its output.
 
-    ``discrepancy``: where there are batch statistics, how far the running ones are from those of the data, as the largest
-    over the parts of the root mean square over channels of the difference of means in standard deviations and of the log
-    ratio of standard deviations.
+    Attributes:
+        cls: statistics of [CLS] at the input.
+        tokens: statistics of the other tokens at the input.
+        cls_token_cosine: mean cosine between a sample's [CLS] and its own tokens at the input.
+        path: dotted path of the norm in the model.
+        norm: the norm as written: ``ln``, or ``bn+ln`` if it is converted.
+        degenerate: whether [CLS] is the same for every sample here.
+        after: the same statistics at the output.
+        discrepancy: distance of the running statistics from those of the data; None without batch statistics. For each
+            part, two root mean squares over channels: the difference of means in standard deviations, and the log ratio
+            of standard deviations. The largest of these counts.
     """
 
     path: str
@@ -77,9 +93,14 @@ class SiteStatistics(SideStatistics):
 
 @dataclass(eq=False)
 class Inspection:
-    """The statistics of every site, in the order of calls.
+    """Statistics of every site, in the order of calls. ``print`` shows a table; ``as_dicts`` is for programs.
 
-    ``print`` shows a table of what leaves the norms, with the variances that entered; ``as_dicts`` is for machines.
+    The table shows what leaves the norms, and the variances that enter.
+
+    Attributes:
+        model: class name of the model.
+        samples: number of samples in the data.
+        sites: one ``SiteStatistics`` per norm that sees [CLS] and other tokens.
     """
 
     model: str
@@ -87,7 +108,7 @@ class Inspection:
     sites: list[SiteStatistics] = field(repr=False)
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """The sites, each as a dictionary of its figures."""
+        """Each site as a dictionary, ready for JSON."""
         return [asdict(site) for site in self.sites]
 
     def __str__(self) -> str:
@@ -98,7 +119,7 @@ class Inspection:
 
 
 def table(sites: list[SiteStatistics]) -> list[list[str]]:
-    """A header and a row for each site, as text."""
+    """A header and one row per site, as text."""
     header = (
         "site,norm,|cls|,|tok|,var cls,var tok,cos cls,cos tok,cls~tok,rank cls,rank tok,long tok,train/eval,".split(
             ","
@@ -118,13 +139,20 @@ def table(sites: list[SiteStatistics]) -> list[list[str]]:
 
 
 def inspect(model: nn.Module, data: Iterable[Any], *, example: Any = None, num_cls: int = 1) -> Inspection:
-    """Statistics of [CLS] and of the tokens at every norm that sees both, converted or not, before it and after it.
+    """Measures [CLS] and tokens before and after every norm that sees both, converted or not.
 
     Args:
-        model: as for ``convert``; it is run in evaluation mode and not changed.
-        data: an iterable of batches (see ``sepnorm.surgery.model_call.run``), at least two samples in all.
-        example: as for ``convert``.
-        num_cls: how many leading tokens count as [CLS] at norms that are not converted.
+        model: as for ``convert``. Runs in evaluation mode and is not changed.
+        data: an iterable of batches (see ``sepnorm.surgery.model_call.run``), with at least two samples in all.
+        example: a batch of at least two different samples, to find [CLS] in models of unknown families, as for
+            ``convert``.
+        num_cls: number of leading tokens that count as [CLS]. Converted norms use their own.
+
+    Returns:
+        An ``Inspection``; ``print`` it.
+
+    Raises:
+        SepNormError: if no [CLS] is found, or the data has fewer than two samples or non-finite values.
     """
     require_module(model)
     require_weights(model)
@@ -137,7 +165,7 @@ def inspect(model: nn.Module, data: Iterable[Any], *, example: Any = None, num_c
 
 @contextmanager
 def watch(model: nn.Module, *, example: Any = None, num_cls: int = 1) -> Iterator[list[_Watcher]]:
-    """While this lasts, what goes through the norms of ``model`` is gathered; ``conclude`` makes an inspection of it."""
+    """Collects statistics of inputs and outputs of the norms of ``model`` within this context, for ``conclude``."""
     sites = [site for site in find_sites(model, example, num_cls) if site.sees_cls]
     watchers = [_Watcher(site, num_cls) for site in sites]
     context = PaddingContext()
@@ -147,7 +175,7 @@ def watch(model: nn.Module, *, example: Any = None, num_cls: int = 1) -> Iterato
         for watcher in watchers:
             handles.append(
                 watcher.site.module.register_forward_hook(
-                    lambda module, args, output, w=watcher: w.see(args[0], output, context.mask)
+                    lambda module, args, output, w=watcher: w.see(args[0], output, context.value)
                 )
             )
         yield watchers
@@ -158,6 +186,7 @@ def watch(model: nn.Module, *, example: Any = None, num_cls: int = 1) -> Iterato
 
 
 def conclude(model: nn.Module, watchers: list[_Watcher]) -> Inspection:
+    """The ``Inspection`` from the statistics that ``watch`` has collected."""
     samples = max((watcher.before.samples for watcher in watchers), default=0)
     if samples < 2:
         raise SepNormError(
@@ -167,7 +196,7 @@ def conclude(model: nn.Module, watchers: list[_Watcher]) -> Inspection:
 
 
 class _Part:
-    """Gathers the vectors of one part at one side of a norm."""
+    """Collects the vectors of one part on one side of a norm."""
 
     def __init__(self, where: str) -> None:
         self.moments = Moments(where)
@@ -185,7 +214,7 @@ class _Part:
         moments, directions = self.moments, self.directions
         if moments.mean is None or directions is None:
             raise SepNormError("the data hold no token beside [CLS]: there is nothing to compare it with.")
-        count = moments.count
+        count = int(moments.count)
         triangle = Triangle()
         triangle.add(self.sample.rows)
         return PartStatistics(
@@ -200,7 +229,7 @@ class _Part:
 
 
 class _Side:
-    """Gathers [CLS] and the tokens at one side of a norm, batch by batch."""
+    """Collects [CLS] and tokens on one side of a norm, batch by batch."""
 
     def __init__(self, where: str, num_cls: int, token_dim: int) -> None:
         self.num_cls, self.token_dim = num_cls, token_dim
@@ -227,7 +256,7 @@ class _Side:
 
 
 class _Watcher:
-    """Gathers the statistics of one site, at both sides."""
+    """Collects the statistics of one site, on both sides."""
 
     def __init__(self, site: Site, num_cls: int) -> None:
         self.site = site
@@ -257,12 +286,14 @@ class _Watcher:
     def _discrepancy(self, layer: TokenNorm) -> float | None:
         gaps = []
         for part, bn in parts_of(layer):
-            if not isinstance(bn, BATCH_NORMS) or bn.running_mean is None or bn.running_var is None:
+            rules, norm = batch_rules(bn), cast(Any, bn)
+            if rules is None or norm.running_mean is None:
                 continue
             moments = self.all if part == "all" else self.before.parts[part].moments
-            var = moments.var + bn.eps
+            var = moments.var + norm.eps
             assert moments.mean is not None
-            means = (bn.running_mean.double() - moments.mean) / var.sqrt()
-            scales = 0.5 * ((bn.running_var.double() + bn.eps) / var).log()
+            running_mean, running_var = rules.pooled(norm)
+            means = (running_mean - moments.mean) / var.sqrt()
+            scales = 0.5 * ((running_var + norm.eps) / var).log()
             gaps += [float(means.square().mean().sqrt()), float(scales.square().mean().sqrt())]
         return max(gaps) if gaps else None

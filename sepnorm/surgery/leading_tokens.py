@@ -1,4 +1,4 @@
-"""More learnt tokens in front of the patches of a masked autoencoder's encoder."""
+"""Adds learnt tokens in front of the patches of a masked autoencoder's encoder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def give_leading_tokens(vit: Any, count: int) -> None:
-    """Learnt tokens after [CLS] and before the patches, like the registers of DINOv2, so that ``count`` are in front."""
+    """Adds learnt tokens between [CLS] and the patches, like DINOv2's registers: ``count`` leading tokens in all."""
     cls = vit.embeddings.cls_token.detach()
     more = torch.randn(1, count - 1, cls.shape[2]) * 0.02
     vit.embeddings.cls_token = nn.Parameter(torch.cat([cls[:, :1], more], dim=1))

@@ -1,4 +1,4 @@
-"""How a batch is handed to a model, in the forms that loaders give."""
+"""Calls a model with a batch, in any of the forms that data loaders produce."""
 
 from __future__ import annotations
 
@@ -18,9 +18,21 @@ Batch = Any
 def run(model: nn.Module, batch: Batch) -> Any:
     """Calls ``model`` with a batch, moved to the model's device.
 
-    A mapping becomes keyword arguments, a tuple positional ones, a tensor the only one. A list of tensors, which is what
-    a ``DataLoader`` makes of (input, label) pairs, is represented by its first item. A list of sentences goes
-    through the tokeniser of a ``SentenceTransformer``.
+    Args:
+        model: any torch module.
+        batch: a mapping is passed as keyword arguments, a tuple as positional arguments, a tensor or other object (such
+            as a ``Batch`` of PyG) as the only argument. Of a list of tensors, which a ``DataLoader`` makes of (input,
+            label) pairs, only the first is passed. Sentences go through the tokeniser of a ``SentenceTransformer``.
+            NumPy arrays become tensors.
+
+    Returns:
+        The output of the model.
+
+    Raises:
+        SepNormError: if the model cannot be called with this batch.
+
+    >>> run(torch.nn.Identity(), [torch.zeros(2, 3), torch.tensor([0, 1])]).shape
+    torch.Size([2, 3])
     """
     try:
         return call(model, batch)
@@ -36,7 +48,7 @@ def run(model: nn.Module, batch: Batch) -> Any:
 
 
 def call(model: nn.Module, batch: Batch) -> Any:
-    """The same for batches of our own making: what the model raises is left as it is."""
+    """Like ``run``, for batches that sepnorm made: exceptions of the model are not wrapped."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if isinstance(batch, str) or (isinstance(batch, list | tuple) and batch and isinstance(batch[0], str)):
         batch = (tokenised(model, [batch] if isinstance(batch, str) else list(batch)),)
@@ -45,7 +57,7 @@ def call(model: nn.Module, batch: Batch) -> Any:
             raise SepNormError("an empty list is no batch: give a tensor, a tuple, or a mapping of arguments.")
         batch = batch[0]
     batch = as_tensors(batch, model)
-    if isinstance(batch, Tensor):
+    if not isinstance(batch, Mapping | tuple):
         batch = (batch,)
     if isinstance(batch, Mapping) and _takes_features(model):
         batch = (dict(batch),)
@@ -54,7 +66,7 @@ def call(model: nn.Module, batch: Batch) -> Any:
 
 
 def batches(data: Iterable[Batch] | Batch) -> Iterator[Batch]:
-    """The batches of ``data``: an iterable of batches, or one batch given by itself as a tensor, an array or a mapping."""
+    """The batches of ``data``: an iterable of batches, or a single batch as a tensor, an array or a mapping."""
     if isinstance(data, Tensor | Mapping) or _is_array(data):
         yield data
     elif isinstance(data, Iterable) and not isinstance(data, str):
@@ -65,7 +77,7 @@ def batches(data: Iterable[Batch] | Batch) -> Iterator[Batch]:
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and an untouched random state for the time being; each module's mode is put back after."""
+    """Evaluation mode and a protected random state within this context; modes of modules are restored after."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
@@ -78,9 +90,9 @@ def quiet(model: nn.Module) -> Iterator[None]:
 
 
 def as_tensors(batch: Batch, model: nn.Module) -> Batch:
-    """A batch with tensors in the place of NumPy arrays, and of lists of numbers in a mapping or a tuple.
+    """A batch with NumPy arrays and, in a mapping or tuple, lists of numbers turned into tensors.
 
-    Numbers with a fraction take the dtype of the model, since NumPy's are in double precision.
+    Floating-point numbers take the dtype of the model, since NumPy's default is double precision.
     """
     if isinstance(batch, Tensor):
         return batch
@@ -105,7 +117,7 @@ def _is_array(value: Any) -> bool:
 
 def _tensor(value: Any, model: nn.Module, name: str) -> Any:
     if isinstance(value, list) and (not value or not _is_numbers(value)):
-        return value  # sentences, images or whatever else the model takes
+        return value  # sentences, images or other objects for the model
     try:
         found = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -119,19 +131,19 @@ def _tensor(value: Any, model: nn.Module, name: str) -> Any:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Whether a list holds numbers, however deep."""
+    """Whether a nested list holds numbers."""
     while isinstance(value, list) and value:
         value = value[0]
     return isinstance(value, int | float)
 
 
 def _takes_features(model: nn.Module) -> bool:
-    """Whether ``forward`` takes one dictionary of features, as that of ``SentenceTransformer`` does."""
+    """Whether ``forward`` takes one dictionary of features, like that of ``SentenceTransformer``."""
     return "input" in inspect.signature(model.forward).parameters and hasattr(model, "encode")
 
 
 def tokenised(model: nn.Module, sentences: list[str]) -> Any:
-    """Sentences as the model's own tokeniser gives them."""
+    """Sentences tokenised by the model's own tokeniser."""
     for name in ("preprocess", "tokenize"):
         if callable(getattr(model, name, None)):
             return getattr(model, name)(sentences)

@@ -1,4 +1,4 @@
-"""New layers in the place of old norms: how they are built, put in and described, and what a model needs around them."""
+"""Puts new layers in place of old norms: builds them, replaces modules, and adapts the model around them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import torch
 from torch import nn
 
 from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
-from sepnorm.layer.kinds import KINDS, NormSpec, kind_of, short_name
+from sepnorm.layer.kinds import BATCH_NORMS, KINDS, NormSpec, kind_of, short_name
+from sepnorm.layer.torch_internals import is_watched
 from sepnorm.surgery.calibration import Matched, match, parts_of
 from sepnorm.surgery.padding import PaddingContext
 from sepnorm.surgery.sites import Site
 
-#: The name of a tensor that keeps a converted norm's state out of a plain norm.
+#: Name of the tensor that prevents loading a converted norm's state into a plain norm.
 GUARD = "weight"
 
 
 def build_layer(spec: NormSpec, site: Site, num_cls: int, matched: dict[str, Matched]) -> TokenNorm:
+    """Builds the layer that replaces the norm at ``site``, with its weights and the calibrated statistics."""
     old = site.module
     tokens = _take_over(spec.tokens, site, keep=True)
     layer: TokenNorm
@@ -38,10 +40,10 @@ def build_layer(spec: NormSpec, site: Site, num_cls: int, matched: dict[str, Mat
 
 
 def guard(layer: TokenNorm, old: nn.Module) -> None:
-    """Gives a layer a ``weight`` of two numbers that nobody reads and that fits no norm.
+    """Gives a layer an unused ``weight`` of two numbers, whose shape fits no norm.
 
-    torch lets tensors be left out where it loads without ``strict``, but none of another shape: what loads the state of a
-    converted model into a plain one is refused, and does not go on with the plain model's own norms.
+    Without ``strict``, torch accepts missing tensors, but not tensors of another shape. So loading the state of a
+    converted model into a plain one fails, instead of keeping the plain model's own norms silently.
     """
     weight = getattr(old, "weight", None)
     if isinstance(weight, torch.Tensor):
@@ -50,13 +52,13 @@ def guard(layer: TokenNorm, old: nn.Module) -> None:
 
 
 def _without_guard(layer: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """States from before there were guards are loaded too."""
+    """Lets states load that were saved before guards existed."""
     if any(key.startswith(prefix) for key in state):
         state.setdefault(f"{prefix}{GUARD}", getattr(layer, GUARD))
 
 
 def _take_over(kind: str, site: Site, *, keep: bool) -> nn.Module:
-    """A norm of ``kind`` with what the old one had: the old one itself, a copy of it, or a new one with its values."""
+    """A norm of ``kind`` with the values of the old one: the old one itself, a copy, or a new one."""
     old: Any = site.module
     if kind == site.kind:
         return old if keep else copy.deepcopy(old)
@@ -77,7 +79,7 @@ def _take_over(kind: str, site: Site, *, keep: bool) -> nn.Module:
 
 
 def replace_modules(model: nn.Module, new: dict[int, Any]) -> None:
-    """Puts new modules in the place of old ones, wherever these are registered."""
+    """Replaces modules, wherever they are registered."""
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if child is not None and id(child) in new and new[id(child)] is not parent:
@@ -85,14 +87,14 @@ def replace_modules(model: nn.Module, new: dict[int, Any]) -> None:
 
 
 def spec_of(layer: TokenNorm) -> str:
-    """How a layer is written, as ``"bn+ln"``; ``frozen`` stands for a batch norm that was folded."""
+    """The layer as written, such as ``"bn+ln"``; ``frozen`` stands for a folded batch norm."""
     return "+".join(_child_name(norm) for norm in layer._places() if norm is not None)
 
 
 def settle(model: nn.Module) -> None:
-    """What a model needs around new layers: masks handed on, and torch's fused encoder, which skips them, off."""
+    """Adapts a model to its new layers: passes masks on, and turns off torch's fused encoder, which bypasses them."""
     layers = [m for m in model.modules() if isinstance(m, TokenNorm)]
-    over_tokens = [m for m in layers if isinstance(m._places()[1], nn.BatchNorm1d)]
+    over_tokens = [m for m in layers if isinstance(m._places()[1], BATCH_NORMS)]
     if over_tokens:
         context = PaddingContext()
         context.attach(model, list(over_tokens))
@@ -100,23 +102,31 @@ def settle(model: nn.Module) -> None:
             layer.padding = context
     ours = {id(m) for m in layers}
     for module in model.modules():
-        # The fused path of torch reads a norm's weights directly and never calls it. Both switches are needed.
+        # Torch's fused encoder reads the weights of a norm and never calls it. Both switches are needed.
         if isinstance(module, nn.TransformerEncoderLayer) and ours & {id(module.norm1), id(module.norm2)}:
             module._sepnorm_activation = module.activation_relu_or_gelu  # type: ignore[assignment]
             module.activation_relu_or_gelu = 0
         if isinstance(module, nn.TransformerEncoder) and any(id(m) in ours for m in module.modules()):
-            module._sepnorm_nested = module.use_nested_tensor  # type: ignore[assignment]
-            module.use_nested_tensor = False
+            use_no_nested_tensor(module)
+
+
+def use_no_nested_tensor(encoder: nn.TransformerEncoder) -> None:
+    """Makes torch's encoder pass padded tensors to its layers, which norms and hooks can handle."""
+    if not hasattr(encoder, "_sepnorm_nested"):
+        encoder._sepnorm_nested = encoder.use_nested_tensor  # type: ignore[assignment]
+    encoder.use_nested_tensor = False
 
 
 def restore_fast_path(model: nn.Module) -> None:
-    """Takes back what ``settle`` switched off."""
+    """Undoes ``settle``. Nested tensors stay off if a layer has hooks."""
     for module in model.modules():
         if hasattr(module, "_sepnorm_activation"):
             module.activation_relu_or_gelu = module._sepnorm_activation
             del module._sepnorm_activation
-        if hasattr(module, "_sepnorm_nested"):
-            module.use_nested_tensor = module._sepnorm_nested
+        if isinstance(module, nn.TransformerEncoder) and hasattr(module, "_sepnorm_nested"):
+            if any(is_watched(layer) for layer in module.layers):
+                continue
+            module.use_nested_tensor = bool(module._sepnorm_nested)
             del module._sepnorm_nested
 
 

@@ -1,4 +1,4 @@
-"""What a conversion did, norm by norm."""
+"""The report of a conversion, norm by norm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class SiteReport:
-    """One norm: where it is, what it was, what it is now, and why."""
+    """What a conversion did to one norm.
+
+    Attributes:
+        path: dotted path of the norm in the model.
+        before: the norm before, as written: ``ln``.
+        after: the norm now: ``bn+ln``, or the same as before.
+        reason: why it was changed or kept.
+    """
 
     path: str
     before: str
@@ -16,15 +23,20 @@ class SiteReport:
 
     @property
     def changed(self) -> bool:
-        """Whether it is another norm now."""
+        """Whether the norm was changed."""
         return self.before != self.after
 
 
 @dataclass(eq=False)
 class ConversionReport:
-    """What a conversion did. ``print`` shows every norm of the model; ``converted`` are those that changed.
+    """What a conversion did. ``print`` it to see every norm of the model.
 
-    ``notes`` are sentences about the model as a whole, such as that its head does not read [CLS].
+    Attributes:
+        model: class name of the model.
+        norm: the new norm, as written: ``bn+ln``.
+        sites: one ``SiteReport`` per norm of the model, in the order of calls.
+        parameters_added: number of parameters added; negative if some were removed.
+        notes: sentences on the model as a whole, such as that its head does not read [CLS].
     """
 
     model: str
@@ -40,7 +52,7 @@ class ConversionReport:
 
     @property
     def kept(self) -> list[SiteReport]:
-        """The norms that stayed as they were."""
+        """The norms that did not change."""
         return [site for site in self.sites if not site.changed]
 
     def __repr__(self) -> str:

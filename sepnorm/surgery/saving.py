@@ -1,14 +1,16 @@
-"""``save`` and ``load``: weights as safetensors, the surgery as a small JSON, the model by its own library's class.
+"""``save`` and ``load``: weights as safetensors, the conversion as JSON, the model by its own library.
 
-A folder holds ``sepnorm.json`` (what is where), ``sepnorm.safetensors`` (weights and statistics) and what the library needs
-to build the model, such as ``config.json`` and the tokeniser. The weights do not have the library's usual file name: its
-own loader would drop what it does not know and say little about it. Nothing in a folder is run: see ``sepnorm.surgery.opening``.
+A folder holds ``sepnorm.json`` (what is where), ``sepnorm.safetensors`` (weights and statistics), and what the library
+needs to build the model, such as ``config.json`` and the tokeniser. The weights do not have the library's usual file
+name, because its own loader would drop unknown tensors with hardly a message. Loading runs no code from a folder: see
+``sepnorm.surgery.opening``.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.arguments import require_module
-from sepnorm.errors import SepNormError, one_line, printable
+from sepnorm.errors import SepNormError, SepNormWarning, one_line, printable
 from sepnorm.files import write_whole, writing
 from sepnorm.layer import TokenNorm
 from sepnorm.surgery.architectures import build_architecture, library_of, write_architecture
@@ -33,9 +35,19 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 def save(model: nn.Module, folder: str | Path) -> Path:
-    """Writes a model with its separate norms, their statistics included, to ``folder``.
+    """Writes a model with its separate norms and their statistics to a folder.
 
-    Models of transformers, sentence-transformers and timm come back by ``load(folder)``; others by ``load(folder, model)``.
+    Args:
+        model: a converted model, or any model with ``SepNorm`` layers.
+        folder: where to write. Made if it does not exist.
+
+    Returns:
+        The folder. Read it with ``load(folder)`` for models of transformers, sentence-transformers and timm, and with
+        ``load(folder, model)`` for others.
+
+    Raises:
+        SepNormError: if the model has no separate norms, is sharded, has no values yet, or the folder cannot be
+            written.
     """
     require_module(model)
     layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, TokenNorm)}
@@ -45,14 +57,15 @@ def save(model: nn.Module, folder: str | Path) -> Path:
         )
     require_whole(model)
     require_values(model)
-    folder = _place(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise SepNormError(
-            f"{printable(str(folder))} cannot be made ({one_line(error)}): name another folder."
-        ) from error
-    st = _safetensors()
+    folder = made(path_of(folder))
+    st = safetensors()
+    if any(getattr(module, "saved_apart", False) for module in model.modules()):
+        warnings.warn(
+            "the special vectors of this model are not in the folder: sepnorm.tuning.save writes them, and sepnorm.tuning.load "
+            "puts them into the model that sepnorm.load gives.",
+            SepNormWarning,
+            stacklevel=2,
+        )
     tensors, aliases = _tensors(model, layers)
     with writing(folder):
         description = {
@@ -69,14 +82,27 @@ def save(model: nn.Module, folder: str | Path) -> Path:
 
 
 def load(folder: str | Path, model: nn.Module | None = None) -> Any:
-    """A converted model, in evaluation mode, as an object of its own library's class.
+    """Loads a converted model, in evaluation mode, as an instance of its own library's class.
 
     Args:
-        folder: what was given to ``save``, or a folder that transformers or sentence-transformers wrote for a converted model,
-            such as a checkpoint of a Trainer; or the name of either on the hub.
-        model: an unconverted model of the same architecture, needed where no library can build it. Changed in place.
+        folder: a folder of ``save``; a folder that transformers or sentence-transformers wrote for a converted model,
+            such as a checkpoint of the Trainer; or the name of either on the hub.
+        model: an unconverted model of the same architecture. Needed if no library can build it; changed in place. By
+            default the library builds the model.
+
+    Returns:
+        The model.
+
+    Raises:
+        SepNormError: if the folder does not exist, is incomplete or damaged, or does not fit ``model``.
+
+    >>> import tempfile
+    >>> from sepnorm import SepNorm
+    >>> folder = save(torch.nn.Sequential(SepNorm(8)), tempfile.mkdtemp())
+    >>> load(folder, torch.nn.Sequential(SepNorm(8))).training
+    False
     """
-    folder = _present(_place(folder))
+    folder = _present(path_of(folder))
     if model is not None:
         require_module(model)
         require_values(model)
@@ -89,7 +115,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Any:
         raise SepNormError(f"{folder} has no {WEIGHTS}: it is incomplete, copy or save it again.")
     if model is None:
         model = build_architecture(folder, description, weights)
-    tensors = _read_tensors(weights)
+    tensors = read_tensors(weights)
     try:
         rebuild(model, description["sites"], tensors)
         _fill(model, tensors, description["aliases"])
@@ -100,7 +126,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Any:
 
 
 def _present(folder: Path) -> Path:
-    """A folder that exists, or the copy of a model on the hub."""
+    """The folder if it exists, else the downloaded copy of a model on the hub."""
     if folder.is_dir():
         return folder
     if folder.exists():
@@ -109,31 +135,43 @@ def _present(folder: Path) -> Path:
         raise SepNormError(f"{folder} does not exist: give the folder that sepnorm.save wrote.")
     try:
         return fetched(folder.as_posix())
-    except Exception as error:  # no network, no such model: the hub's client has errors of its own for each
+    except Exception as error:  # no network, no such model: the hub client has an error class for each
         raise SepNormError(
             f"{folder} does not exist, and cannot be fetched from the hub ({one_line(error)}): give the folder that sepnorm.save "
             "wrote."
         ) from error
 
 
-def _place(folder: Any) -> Path:
+def made(folder: Path) -> Path:
+    """Makes the folder if it does not exist, and returns it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise SepNormError(
+            f"{printable(str(folder))} cannot be made ({one_line(error)}): name another folder."
+        ) from error
+    return folder
+
+
+def path_of(folder: Any) -> Path:
+    """The user's argument as a path."""
     try:
         return Path(folder)
     except TypeError:
         raise SepNormError(f"folder is a path, found a {type(folder).__name__}.") from None
 
 
-# ---- writing ------------------------------------------------------------------------------------------------------------
+# ---- writing ------------------------------------------------------------------------------------------------------
 
 
 def _tensors(model: nn.Module, layers: dict[str, TokenNorm]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Every tensor once, by key, and which further keys mean the same tensor."""
+    """Every tensor once, by key; and aliases, further keys of the same tensors."""
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
-    guards = _guards(model)
+    left_out = _left_out(model)
     for key, tensor in model.state_dict().items():
-        if key in guards:
+        if key in left_out:
             continue
         identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and identity in seen:
@@ -149,14 +187,18 @@ def _tensors(model: nn.Module, layers: dict[str, TokenNorm]) -> tuple[dict[str, 
     return tensors, aliases
 
 
-def _guards(model: nn.Module) -> set[str]:
-    """Names of tensors that hold nothing: a folder of ours needs none, as only ``load`` reads it."""
-    return {
+def _left_out(model: nn.Module) -> set[str]:
+    """Names of tensors that are not saved: guards, which hold nothing, and tensors that other functions save."""
+    found = {
         f"{path}.{GUARD}" if path else GUARD for path, layer in model.named_modules() if isinstance(layer, TokenNorm)
     }
+    for path, module in model.named_modules():
+        if getattr(module, "saved_apart", False):
+            found |= {f"{path}.{key}" for key in module.state_dict()}
+    return found
 
 
-# ---- reading ------------------------------------------------------------------------------------------------------------
+# ---- reading ------------------------------------------------------------------------------------------------------
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -178,19 +220,20 @@ def _read_description(folder: Path) -> dict[str, Any]:
     return description
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    st = _safetensors()
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; raises if it is damaged."""
+    st = safetensors()
     try:
         tensors: dict[str, Tensor] = st.load_file(path)
-    except Exception as error:  # safetensors has an error type of its own for each kind of damage
-        raise SepNormError(f"{path} is no whole safetensors file: {error}. Copy or save it again.") from error
+    except Exception as error:  # safetensors has an error class for each kind of damage
+        raise SepNormError(f"{path} is no complete safetensors file: {error}. Copy or save it again.") from error
     return tensors
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], aliases: dict[str, str]) -> None:
-    """Copies the saved tensors into the model, after every key and shape has been checked."""
-    guards = _guards(model)
-    target = {key: value for key, value in model.state_dict(keep_vars=True).items() if key not in guards}
+    """Copies the saved tensors into the model, after checking every key and shape."""
+    left_out = _left_out(model)
+    target = {key: value for key, value in model.state_dict(keep_vars=True).items() if key not in left_out}
     saved = {key: value for key, value in tensors.items() if not key.startswith(ORIGINAL)}
     saved |= {alias: tensors[key] for alias, key in aliases.items()}
     missing, foreign = sorted(target.keys() - saved.keys()), sorted(saved.keys() - target.keys())
@@ -218,13 +261,14 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], aliases: dict[str, str])
 
 
 def _form(tensor: Tensor) -> tuple[torch.Size, bool]:
-    """What must be alike for a tensor to be copied into another; precisions may differ."""
+    """What must agree for a tensor to be copied into another; precision may differ."""
     return tensor.shape, tensor.is_floating_point()
 
 
-def _safetensors() -> Any:
+def safetensors() -> Any:
+    """Imports safetensors for torch, or raises with how to install it."""
     try:
-        import safetensors.torch
+        from safetensors import torch as library
     except ImportError as error:
         raise SepNormError("save and load need the package safetensors: pip install safetensors.") from error
-    return safetensors.torch
+    return library

@@ -1,7 +1,7 @@
-"""What a converted norm is on paper: one record a site, how it is written, checked, and built again.
+"""Records of converted norms, one per site: written, validated, and turned into layers again.
 
-The records are in ``sepnorm.json`` and in a model's config. They are read from folders of strangers: ``vet_sites`` lets through
-what ``describe_site`` can have written, and nothing else.
+Records are in ``sepnorm.json`` and in the config of a model. They may come from untrusted folders, so ``vet_sites``
+accepts only what ``describe_site`` can write.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from sepnorm.errors import SepNormError
 from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
-from sepnorm.layer.kinds import KINDS, MOST_CHANNELS, build_norm, kind_of
+from sepnorm.layer.kinds import KINDS, build_norm, kind_of
+from sepnorm.layer.mixture import MOST_COMPONENTS
+from sepnorm.layer.mixture_scales import blank_scales
+from sepnorm.layer.statistics import MOST_CHANNELS
 from sepnorm.surgery.opening.settings import shown
 from sepnorm.surgery.replacement import guard, replace_modules, settle, spec_of
 from sepnorm.surgery.sites import norm_kind, norm_width
 
-#: Before the names of the tensors of norms that a conversion took out.
+#: Prefix for tensors of norms that a conversion replaced.
 ORIGINAL = "sepnorm.original."
 _PLACES = ({"norm"}, {"cls_norm", "token_norm"})
 _LONGEST_PATH = 1000
 
 
 def describe_site(path: str, layer: TokenNorm) -> dict[str, Any]:
-    """The record of one layer; its tensors are elsewhere."""
+    """The record of one layer, without its tensors."""
     origin = layer.origin
     return {
         "path": path,
@@ -45,21 +47,21 @@ def describe_site(path: str, layer: TokenNorm) -> dict[str, Any]:
 
 def _describe_child(child: Any, origin: Origin | None) -> dict[str, Any]:
     if isinstance(child, ScaleShift):
-        return {"kind": "scale"}
+        return {"kind": "scale"} | ({"components": child.components} if child.components else {})
     if origin is not None and norm_kind(child) == origin.kind:
         return {"kind": "original"}
     kind = kind_of(child)
     if kind is None:
         return {"kind": "custom"}
-    options = {name: getattr(child, name, None) for name in ("eps", "momentum")}
+    options = {name: getattr(child, name, None) for name in ("eps", "momentum", *KINDS[kind].options)}
     return {"kind": kind, **options, "affine": child.weight is not None}
 
 
-# ---- checks -------------------------------------------------------------------------------------------------------------
+# ---- checks -------------------------------------------------------------------------------------------------------
 
 
 def vet_sites(found: Any, where: Path | str) -> list[dict[str, Any]]:
-    """The records of a file, each field of a type and in a range that a layer can have."""
+    """Validates the records of a file: every field has a type and range that a layer can have."""
     if not isinstance(found, list):
         raise _damaged(where, "sites", found)
     sites = [_vet_site(site, where) for site in found]
@@ -93,9 +95,14 @@ def _vet_site(found: Any, where: Path | str) -> dict[str, Any]:
 
 def _vet_child(found: Any, where: Path | str) -> dict[str, Any]:
     kind = found.get("kind") if isinstance(found, Mapping) else None
-    if kind in ("original", "scale", "custom"):
+    if kind in ("original", "custom"):
         return {"kind": kind}
-    if not _is_kind(kind):
+    if kind == "scale":
+        several = "components" in found
+        return {"kind": kind} | (
+            {"components": _vet_whole(found, "components", MOST_COMPONENTS, where)} if several else {}
+        )
+    if not isinstance(kind, str) or kind not in KINDS:
         raise _damaged(where, "the kind of a norm", kind)
     kept = {"kind": kind, **{key: found.get(key) for key in ("eps", "momentum", "affine")}}
     for key, most in (("eps", 1e6), ("momentum", 1)):
@@ -103,7 +110,14 @@ def _vet_child(found: Any, where: Path | str) -> dict[str, Any]:
             raise _damaged(where, key, kept[key])
     if not isinstance(kept["affine"], bool):
         raise _damaged(where, "affine", kept["affine"])
-    return kept
+    return kept | {name: _vet_whole(found, name, most, where) for name, most in KINDS[kind].options.items()}
+
+
+def _vet_whole(found: Any, name: str, most: int, where: Path | str) -> int:
+    value = found.get(name)
+    if not _is_whole(value, 1, most):
+        raise _damaged(where, name, value)
+    return int(value)
 
 
 def _is_kind(value: Any) -> bool:
@@ -122,13 +136,13 @@ def _damaged(where: Path | str, key: str, value: Any) -> SepNormError:
     return SepNormError(f"{where} is damaged: {key} is {shown(value)}, which no conversion writes.")
 
 
-# ---- building -----------------------------------------------------------------------------------------------------------
+# ---- building -----------------------------------------------------------------------------------------------------
 
 
 def rebuild(model: nn.Module, sites: list[dict[str, Any]], tensors: Mapping[str, Tensor]) -> None:
-    """Repeats a conversion: the recorded layers in the place of the model's own norms. Their weights come afterwards.
+    """Repeats a conversion: puts the recorded layers in place of the model's norms. Weights are loaded afterwards.
 
-    ``tensors``: those of the norms that were taken out, where they are known.
+    ``tensors`` holds those of the replaced norms, if they were saved.
     """
     modules = dict(model.named_modules())
     new: dict[int, nn.Module] = {}
@@ -150,7 +164,7 @@ def rebuild(model: nn.Module, sites: list[dict[str, Any]], tensors: Mapping[str,
 
 
 def _is_norm(module: nn.Module, kind: str) -> bool:
-    """Whether a module is a norm of this kind. One without values can only be known by its class and its shape."""
+    """Whether a module is a norm of this kind. On the meta device, only class and shape can tell."""
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor) and weight.is_meta and kind_of(module) is None:
         return weight.dim() == 1 and not isinstance(module, TokenNorm) and not any(True for _ in module.children())
@@ -177,7 +191,7 @@ def _layer(site: dict[str, Any], old: nn.Module, tensors: Mapping[str, Tensor]) 
 
 
 def _original(path: str, old: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module | None:
-    """The norm that a conversion took out; none where only other tensors were saved."""
+    """The norm that the conversion replaced; None if its tensors were not saved."""
     prefix = f"{ORIGINAL}{path}."
     if not any(key.startswith(prefix) for key in tensors) and any(True for _ in old.state_dict()):
         return None
@@ -192,10 +206,10 @@ def _child(child: dict[str, Any], dim: int, old: nn.Module) -> nn.Module:
     if kind == "original":
         return copy.deepcopy(old)
     if kind == "scale":
-        return ScaleShift(torch.ones(dim), torch.zeros(dim))
+        return blank_scales(dim, child.get("components", 0))
     if kind not in KINDS:
         raise SepNormError(
             f"a norm of kind {kind!r} cannot be built from a file: build the model with its layers and pass it as "
             "load(folder, model)."
         )
-    return build_norm(kind, dim, eps=child["eps"], momentum=child["momentum"], affine=child["affine"])
+    return build_norm(kind, dim, **{name: value for name, value in child.items() if name != "kind"})

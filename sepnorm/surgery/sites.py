@@ -1,10 +1,10 @@
-"""Where [CLS] is normalised beside other tokens in a model: found by running it, not by guessing from names.
+"""Finds the norms that see [CLS] and other tokens, by running the model, not from names.
 
-A batch of different samples goes through the model with hooks on every norm. [CLS] is the first token where that is
-the same for every sample while the others differ. A site is *degenerate* where [CLS] still is the same for every
-sample, because it has not seen the other tokens yet: batch statistics there have nothing to measure. Whether it has
-is asked of autograd, exactly, not read off rounded numbers. So is whether a norm is one of queries or keys, and whether
-what leaves it at [CLS] reaches the model's output.
+A batch of different samples goes through the model with hooks on every norm. The first token is [CLS] where it is the
+same for every sample while the others differ. A site is *degenerate* if [CLS] is still the same for every sample
+because it has not attended to other tokens: batch statistics have nothing to measure there. Autograd answers this
+exactly. It also tells whether a norm is one of queries or keys, and whether its output at [CLS] reaches the output of
+the model.
 """
 
 from __future__ import annotations
@@ -28,41 +28,60 @@ from sepnorm.surgery.trials import Trial, find_trial, trial_of_example
 
 @dataclass(eq=False)
 class Site:
-    """One norm of a model and what is known of it."""
+    """One norm of a model, and what is known about it. A predicate for ``sites=`` in ``convert`` receives these.
+
+    Attributes:
+        path: dotted path in the model.
+        module: the norm itself.
+        kind: ``layer``, ``rms`` or another kind; ``converted`` for a layer of sepnorm.
+        dim: number of channels.
+        order: position of the first call among all calls; -1 if it was not called.
+        last: position of the last call in which it sees [CLS] and other tokens.
+        calls: number of calls in one forward pass.
+        token_dim: dimension of the tokens, 0 or 1.
+        sees_cls: whether [CLS] and other tokens pass through it.
+        degenerate: whether [CLS] is the same for every sample here.
+        usual: whether ``sites="all"`` selects it.
+        mixed: whether it sees [CLS] and other tokens in one call, and something else in another.
+        other_width: whether it was left out because most norms have another width.
+        cls_reaches: whether its output at [CLS] influences the output of the model.
+        reason: why it is a site, or why not.
+    """
 
     path: str
     module: nn.Module = field(repr=False)
-    kind: str  #: ``layer``, ``rms``, or how a converted site is written, as ``bn+ln``
+    kind: str
     dim: int
-    order: int = -1  #: place of the first call in the order of calls; -1 where it was not called
-    last: int = -1  #: place of the last call in which it sees [CLS] beside other tokens
+    order: int = -1
+    last: int = -1
     calls: int = 0
     token_dim: int = 1
-    sees_cls: bool = False  #: [CLS] beside other tokens goes through it
-    degenerate: bool = False  #: [CLS] is the same for every sample here
-    usual: bool = False  #: taken by ``sites="all"``
-    mixed: bool = False  #: sees [CLS] beside other tokens, and something else in another call
-    other_width: bool = False  #: left out because most norms have another width
-    cls_reaches: bool = True  #: what leaves it at [CLS] has a part in the model's output
+    sees_cls: bool = False
+    degenerate: bool = False
+    usual: bool = False
+    mixed: bool = False
+    other_width: bool = False
+    cls_reaches: bool = True
     reason: str = "not called in a forward pass"
 
 
 @dataclass(eq=False)
 class Sites:
-    """Every norm of a model, in the order of calls, and what has to be said of the model as a whole."""
+    """All norms of a model in the order of calls, and findings on the model as a whole."""
 
     all: list[Site]
-    around: bool = False  #: [CLS] leaves the encoder by a way around the last of its norms
+    encoder: str = ""  #: path of the encoder proper, if known; outside of it are heads and decoders
+    around: bool = False  #: [CLS] bypasses the last norm of the encoder
     remarks: list[str] = field(default_factory=list)
 
     @property
     def usual(self) -> list[Site]:
-        """Those that ``sites="all"`` takes."""
+        """The sites that ``sites="all"`` selects."""
         return [site for site in self.all if site.usual]
 
     @property
     def final(self) -> Site:
-        """The last norm of the encoder that [CLS] passes; refuses where that one cannot be converted."""
+        """The last norm of the encoder that [CLS] passes; raises if it cannot be converted."""
         last = max(self.usual, key=lambda site: site.last)
         later = [site for site in self.all if site.mixed and site.last > last.last]
         if later:
@@ -80,30 +99,32 @@ class Sites:
 
 
 def norm_kind(module: nn.Module) -> str | None:
-    """``layer``, ``rms`` or another kind for norms over the channels of one token, none for anything else."""
+    """``layer``, ``rms`` or another kind for norms over the channels of one token, else None."""
     return None if isinstance(module, TokenNorm) else token_norm_kind(module)
 
 
 def norm_width(module: nn.Module) -> int:
-    """How many channels a norm normalises."""
+    """Number of channels of a norm."""
     norm: Any = module
     shape = getattr(norm, "normalized_shape", None) or norm.weight.shape
     return int(shape[-1])
 
 
 def find_sites(model: nn.Module, example: Any = None, num_cls: int = 1) -> list[Site]:
-    """Every norm of ``model``, those that were called first, in the order of their calls.
+    """Every norm of ``model``; called ones first, in the order of calls.
 
     Args:
+        model: as for ``convert``.
         example: a batch of at least two different samples; not needed for models of known families.
+        num_cls: number of leading tokens that count as [CLS].
     """
     return survey(model, example, num_cls).all
 
 
 def survey(model: nn.Module, example: Any = None, num_cls: int = 1) -> Sites:
-    """``find_sites``, with what has to be said of the model as a whole."""
+    """Like ``find_sites``, with findings on the model as a whole."""
     norms: dict[str, nn.Module] = {}
-    inner: set[int] = set()  # the norms inside of layers that are converted already
+    inner: set[int] = set()  # norms inside converted layers
     for path, module in model.named_modules():
         if isinstance(module, TokenNorm):
             inner |= {id(child) for child in module.children()}
@@ -117,7 +138,7 @@ def survey(model: nn.Module, example: Any = None, num_cls: int = 1) -> Sites:
             leading = "is the first token" if num_cls == 1 else f"are the first {num_cls} tokens, as num_cls says,"
             raise SepNormError(
                 f"{type(model).__name__} has no [CLS] that could be found: at no point of the forward pass {leading} the "
-                "same for every sample while the others differ. Mean pooling, a [CLS] in another place and left padding look so."
+                "same for every sample while the others differ. This happens with mean pooling, a [CLS] elsewhere, or left padding."
             )
         for path, calls in trace.calls.items():
             _judge(sites[_above(path, trial.prefix)], path, calls, trace)
@@ -127,6 +148,7 @@ def survey(model: nn.Module, example: Any = None, num_cls: int = 1) -> Sites:
         if trial.doubt:
             raise SepNormError(trial.doubt)
         found = Sites(sorted(sites.values(), key=lambda site: (site.order < 0, site.order)))
+        found.encoder = ".".join(part for part in (trial.prefix, trace.core) if part)
         if found.usual:
             last = max(found.usual, key=lambda site: site.last)
             found.around = trace.dependence.goes_around(_cls_of(trace), _below(last.path, trial.prefix))
@@ -141,6 +163,7 @@ def _site(path: str, module: nn.Module) -> Site:
 
 
 def _judge(site: Site, path: str, calls: list[NormCall], trace: Trace) -> None:
+    """Fills in what the calls of a norm show about its site."""
     site.order, site.calls = calls[0].order, len(calls)
     against = [_against(call, trace) for call in calls]
     beside = [call for call, reason in zip(calls, against, strict=True) if not reason]
@@ -164,7 +187,7 @@ def _judge(site: Site, path: str, calls: list[NormCall], trace: Trace) -> None:
 
 
 def _against(call: NormCall, trace: Trace) -> str:
-    """Why one call of a norm is none in which [CLS] stands beside other tokens; empty where it is."""
+    """Why [CLS] and other tokens do not meet in this call of a norm; empty if they do."""
     if len(call.shape) == 2:
         return "after pooling: sees one vector a sample"
     if len(call.shape) != 3:
@@ -181,9 +204,9 @@ def _against(call: NormCall, trace: Trace) -> str:
 
 
 def _leave_out(sites: list[Site], name: str, by_width: bool) -> None:
-    """Takes back what is degenerate; refuses where [CLS] never depends on the rest.
+    """Excludes degenerate sites; raises if [CLS] never depends on other tokens.
 
-    ``by_width``: where nothing tells an encoder from a decoder, also what is of another width than most norms.
+    ``by_width`` also excludes norms of another width than most, where nothing tells an encoder from a decoder.
     """
     width = Counter(site.dim for site in sites if site.usual and not site.degenerate).most_common(1)
     for site in sites:
@@ -201,7 +224,7 @@ def _leave_out(sites: list[Site], name: str, by_width: bool) -> None:
 
 
 def _cls_of(trace: Trace) -> Any:
-    """What leaves the encoder at [CLS], or all that the model returns where tokens cannot be told apart in it."""
+    """The output of the encoder at [CLS], or the whole output if it has no token dimension."""
     if trace.encoded is None:
         return None
     dim = trace.layout(tuple(trace.encoded.shape))

@@ -1,4 +1,4 @@
-"""How a model is tried out: which part of it is run, and with which batch, made up or given as an example."""
+"""Trial runs of a model: which part is run, and with which batch, synthetic or given as an example."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from sepnorm.surgery.opening.own_models import is_own
 
 @dataclass(eq=False)
 class Trial:
-    """A part of a model that can be run by itself, and a batch to run it with."""
+    """A part of a model that can be run alone, and a batch for it."""
 
-    prefix: str  # dotted path of the part, empty for the whole model
+    prefix: str  # dotted path of the part; empty for the whole model
     module: nn.Module
     inputs: Any
     samples: int = 3
-    token_dim: int | None = None  # where it is known
-    fallback: list[str] = field(default_factory=list)  # parts to try instead, should the part not run
-    doubt: str = ""  # why the part is refused if the run itself brings up no better reason
-    assumed: bool = False  # the batch's first token was made the same: nothing in the model says that it is [CLS]
+    token_dim: int | None = None  # if known
+    fallback: list[str] = field(default_factory=list)  # parts to try if this one does not run
+    doubt: str = ""  # why the model is refused, unless the run gives a better reason
+    assumed: bool = False  # [CLS] at the first position is an assumption: the synthetic batch made it constant
 
     @property
     def learnt(self) -> bool:
-        """Whether [CLS] has to come from a parameter of that name."""
+        """Whether [CLS] must come from a parameter with a known name."""
         return learns_cls(self.module)
 
 
 def find_trial(model: nn.Module) -> Trial:
-    """The one encoder of a known family in ``model``, with a batch for it; refuses where there is none or several."""
+    """The only encoder of a known family in ``model``, with a batch for it; raises if there is none or several."""
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{outer}.") or outer == "" for outer in found)
@@ -90,7 +90,7 @@ def _torch_trial(module: Any) -> Trial:
 
 def _timm_trial(path: str, module: Any) -> Trial:
     config = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
-    size = tuple(config.get("input_size", (3, 224, 224)))  # models built by their class have no config
+    size = tuple(config.get("input_size", (3, 224, 224)))  # models built from their class have no config
     built = next((found for each in module.modules() if (found := getattr(each, "img_size", None)) is not None), None)
     if built is not None:
         size = (size[0], *(built if isinstance(built, tuple | list) else (built, built)))
@@ -127,7 +127,7 @@ def _noise(module: nn.Module, *shape: int) -> Tensor:
 
 
 def _tokens(config: Any, device: torch.device) -> Tensor:
-    """Three sequences of eight tokens with the same first one, which stands for [CLS], and no padding."""
+    """Three sequences of eight tokens without padding. The first token is the same in all and stands for [CLS]."""
     first = getattr(config, "cls_token_id", None) or getattr(config, "bos_token_id", None) or 1
     barred = {first, getattr(config, "pad_token_id", None)}
     usable = torch.tensor(
@@ -166,7 +166,7 @@ def trial_of_example(model: nn.Module, example: Any) -> Trial:
 
 
 def _noisy(example: Any) -> Any:
-    """Images with a little noise: the first patch of many a data set is the same black in every sample."""
+    """Adds a little noise to images: in many data sets the first patch is black in every sample."""
     if isinstance(example, Mapping):
         return {key: _noisy(value) for key, value in example.items()}
     if isinstance(example, tuple):

@@ -1,4 +1,4 @@
-"""That a model has weights to work with: values in memory, and numbers that are finite."""
+"""Checks that a model has usable weights: present, whole and finite."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sepnorm.errors import SepNormError
 
 
 def require_values(model: nn.Module) -> None:
-    """Refuses a model whose weights are not there yet: what is copied to the device ``meta`` is gone without a word."""
+    """Raises if weights are not materialised. Copying to the ``meta`` device would lose data silently."""
     for path, parameter in model.named_parameters():
         if parameter.is_meta or is_lazy(parameter):
             state = "on the device meta" if parameter.is_meta else "lazy"
@@ -21,8 +21,8 @@ def require_values(model: nn.Module) -> None:
 
 
 def require_whole(model: nn.Module) -> None:
-    """Refuses weights of which each process has a part: norms that are put in or taken out would be whole ones among them."""
-    tensors = sys.modules.get("torch.distributed.tensor")  # who has not imported it has no such weights
+    """Raises if weights are sharded over processes: new norms among them would be whole."""
+    tensors = sys.modules.get("torch.distributed.tensor")  # not imported, so there are no sharded weights
     if tensors is None:
         return
     for path, parameter in model.named_parameters():
@@ -35,11 +35,11 @@ def require_whole(model: nn.Module) -> None:
 
 
 def require_weights(model: nn.Module) -> None:
-    """Also refuses weights that are broken: nothing found by running such a model would mean anything."""
+    """Raises if weights are missing or not finite: running such a model would tell nothing."""
     require_values(model)
     for path, parameter in model.named_parameters():
         if parameter.is_floating_point() and not bool(parameter.detach().isfinite().all()):
             raise SepNormError(
-                f"the weights of {type(model).__name__} hold NaN or infinity, such as {path}: nothing was changed. Load weights "
-                "that are whole."
+                f"the weights of {type(model).__name__} hold NaN or infinity, such as {path}: nothing was changed. Load intact "
+                "weights."
             )

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from models import bert, sentences
@@ -58,10 +58,10 @@ def converted() -> Any:
     return model
 
 
-def sharded(model: Any) -> Any:
+def sharded(model: Any, **options: Any) -> Any:
     for layer in model.encoder.layer:
-        fully_shard(layer)
-    return fully_shard(model)
+        fully_shard(layer, **options)
+    return fully_shard(model, **options)
 
 
 def refusal(act: Any) -> str:
@@ -105,6 +105,17 @@ def main(folder: Path) -> None:
     for one in (model, alone):
         sepnorm.calibrate(one, batches()[:3])
     say(what="calibrate", distance=float((outputs(model) - outputs(alone)).abs().max()))
+
+    one = converted().float()
+    low = sharded(copy.deepcopy(one), mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+    for layer in one.modules():
+        if isinstance(layer, sepnorm.SepNorm):
+            layer.sync = False
+    batch = batches()[0]
+    part = {key: value[mine] for key, value in batch.items()}
+    seen = low.train()(**part).last_hidden_state - one.train()(**batch).last_hidden_state[mine]
+    kinds = {str(value.dtype) for name, value in low.named_buffers() if "running" in name}
+    say(what="bfloat16", distance=float(seen.abs().mean()), kinds=sorted(kinds))
 
     holder = nn.ModuleDict({"text": nn.parallel.DistributedDataParallel(bert())})
     say(what="DDP inside", refusal=refusal(lambda: sepnorm.convert(holder)))

@@ -120,19 +120,22 @@ def _codes(folder: Path) -> None:
 
 
 REFUSALS = [
-    Refusal("transformers", "`revert` of `bn+bn` that the library saved", "only sepnorm.save keeps norms", _revert),
     Refusal(
-        "transformers", "weights and config of different models", "take the weights and the config from", _other_weights
+        "transformers", "`revert` of `bn+bn` that the library saved", "only sepnorm.save keeps replaced norms", _revert
     ),
-    Refusal("transformers", "`convert` of a model that was loaded converted", "the model is converted already", _twice),
+    Refusal(
+        "transformers",
+        "weights and config of different models",
+        "use the weights and config of the same model",
+        _other_weights,
+    ),
+    Refusal("transformers", "`convert` of a model that was loaded converted", "the model is already converted", _twice),
     Refusal("peft", "prompt tuning", "puts learnt tokens in front of [CLS]", _prompts),
     Refusal("peft", "a wrapped batch norm over padded tokens", "wrap the whole layer", _wrapped_tokens),
     Refusal("torch", "`convert` after `compile()`", "convert the model before compile()", _compiled),
-    Refusal(
-        "torch", "`convert` of what holds a DDP, FSDP or DataParallel", "before it is wrapped", _holds_data_parallel
-    ),
+    Refusal("torch", "`convert` of what holds a DDP, FSDP or DataParallel", "before wrapping", _holds_data_parallel),
     Refusal("torch", "`convert` on the device `meta`", "are not there yet", _meta),
     Refusal("torch", "a converted state in a plain model, `strict=False`", "size mismatch", _plain),
-    Refusal("torch", "`torch.fx` without the layer as a leaf", "torch.fx cannot look into a SepNorm", _symbolic),
+    Refusal("torch", "`torch.fx` without the layer as a leaf", "torch.fx cannot trace a SepNorm", _symbolic),
     Refusal("PyG", "`from_smiles` in `from_pyg`", "from_smiles of PyG counts others", _codes),
 ]

@@ -37,5 +37,5 @@ def test_importing_sepnorm_imports_no_library():
 
 
 def test_a_library_without_the_place_is_imported_all_the_same():
-    with pytest.warns(SepNormWarning, match=r"this version of nothing has no place for sepnorm.*sepnorm.load can"):
+    with pytest.warns(SepNormWarning, match=r"sepnorm cannot register with this version of nothing.*use sepnorm.load"):
         arrivals._fill("sepnorm.integrations.nothing")

@@ -53,6 +53,12 @@ def test_two_processes_do_what_one_does(seen, what):
 
 
 @pytest.mark.slow
+def test_statistics_are_float32_where_weights_are_gathered_in_bfloat16(seen):
+    assert seen[1]["bfloat16"]["kinds"] == ["torch.float32"]
+    assert 0 < seen[1]["bfloat16"]["distance"] < 0.05  # of outputs of size 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["convert", "freeze", "revert", "save"])
 def test_what_needs_whole_weights_says_how_to_get_them(seen, what):
     assert "sharded" in seen[1][what]["refusal"] and "full_state_dict" in seen[1][what]["refusal"]
@@ -76,5 +82,5 @@ def test_a_compiled_model_is_not_converted():
     layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True)
     model = nn.TransformerEncoder(layer, 2)
     model.layers[1].compile()
-    with pytest.raises(SepNormError, match=r"before compile\(\): layers.1 is compiled already"):
+    with pytest.raises(SepNormError, match=r"before compile\(\): layers.1 is already compiled"):
         sepnorm.convert(model)

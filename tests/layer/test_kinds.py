@@ -12,7 +12,24 @@ from sepnorm.layer.kinds import KINDS, DynamicTanh, NormSpec, build_norm, kind_o
 
 
 @pytest.mark.parametrize(
-    "text", ["ln", "bn", "rms", "bn+ln", "bn+bn", "ln+bn", "ln+ln", "bn+rms", "rms+rms", "dyt", "bn+dyt", "dyt+ln"]
+    "text",
+    [
+        "ln",
+        "bn",
+        "rms",
+        "bn+ln",
+        "bn+bn",
+        "ln+bn",
+        "ln+ln",
+        "bn+rms",
+        "rms+rms",
+        "dyt",
+        "bn+dyt",
+        "dyt+ln",
+        "mix",
+        "bn+mix",
+        "mix+ln",
+    ],
 )
 def test_what_is_read_is_written(text):
     assert str(NormSpec.parse(text)) == text

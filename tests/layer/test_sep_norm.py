@@ -264,7 +264,7 @@ def test_onnx_export_agrees(spec, tmp_path):
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("spec", [*PAIRS, "bn"])
+@pytest.mark.parametrize("spec", [*PAIRS, "bn", "bn+rms"])
 def test_gradient_checkpointing_updates_statistics_once(spec, reentrant):
     layer = build(spec, 8)
     twin = copy.deepcopy(layer)

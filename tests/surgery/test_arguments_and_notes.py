@@ -33,10 +33,11 @@ def test_a_later_norm_of_another_width_is_told():
 
     model, example = Stages(), torch.randn(3, 5, 8)
     with pytest.warns(
-        SepNormWarning, match=r"first.1.norm2 is taken for the last.*second.norm2.*16 channels wide and not 8"
+        SepNormWarning,
+        match=r"first.1.norm2 is assumed to be the encoder's last norm.*second.norm2.*16 channels, not 8",
     ):
         report = sepnorm.convert(model, example=example)
-    assert "name it by sites=" in str(report)
+    assert "set sites=" in str(report)
     sepnorm.convert(named := Stages(), sites="second.norm2", example=example)
     assert isinstance(named.second.norm2, SepNorm)
 
@@ -54,7 +55,7 @@ def test_only_a_part_of_a_users_module_was_run():
     assert "Note: only bert was run, as no example was given: whether Wrapped reads its [CLS] is not known." in str(
         report
     )
-    with pytest.warns(SepNormWarning, match=r"does not reach the output of Wrapped"):
+    with pytest.warns(SepNormWarning, match=r"Wrapped does not read \[CLS\] after"):
         sepnorm.convert(Wrapped(), "bn+ln", example=sentences(padded=False))
 
 

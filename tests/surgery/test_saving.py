@@ -101,10 +101,10 @@ def test_missing_and_foreign_weights_are_refused(saved):
     _, folder = saved
     whole = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(b"not safetensors at all")
-    with pytest.raises(SepNormError, match=r"no whole safetensors file"):
+    with pytest.raises(SepNormError, match=r"no complete safetensors file"):
         sepnorm.load(folder)
     (folder / WEIGHTS).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SepNormError, match=r"no whole safetensors file"):
+    with pytest.raises(SepNormError, match=r"no complete safetensors file"):
         sepnorm.load(folder)
     (folder / WEIGHTS).unlink()
     with pytest.raises(SepNormError, match=r"incomplete"):

@@ -1,4 +1,4 @@
-"""Models of transformers, sentence-transformers and timm, opened from folders that were vetted, always with the same arguments."""
+"""Opens models of transformers, sentence-transformers and timm from vetted folders, always with the same arguments."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sepnorm.surgery.opening.settings import read_named, read_settings, shown
 from sepnorm.surgery.opening.sizes import require_fitting
 from sepnorm.surgery.opening.stage import PATTERNS, stage_sentences, stage_tokeniser, stage_transformers
 
-#: What every opening has in common: nothing is fetched, no code is run, no pickle is read.
+#: Arguments for every call of a library's loader: no download, no remote code, no pickle.
 _CLOSED: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 _WEIGHTS: dict[str, Any] = {"use_safetensors": True, "weights_only": True}
 
 
 @dataclass(eq=False)
 class Opened:
-    """A model with the folder that it came from, and the names of weights there that are no part of it."""
+    """A model, the folder it came from, and the names of weights there that it does not use."""
 
     model: Any
     source: Path
@@ -36,10 +36,11 @@ class Opened:
 
 
 def open_model(target: str, whole: bool = False) -> Opened:
-    """A model of transformers or sentence-transformers, from a folder or the hub.
+    """Opens a model of transformers or sentence-transformers, from a folder or the hub.
 
     Args:
-        whole: with the head that the folder has, as the class that its config names; otherwise the encoder alone.
+        target: a folder, or a name on the hub.
+        whole: whether to open the class that the config names, with its head; by default only the encoder.
     """
     source = Path(target) if Path(target).is_dir() else fetched(target)
     if (source / "modules.json").exists():
@@ -57,7 +58,7 @@ def open_model(target: str, whole: bool = False) -> Opened:
 
 
 def names_separate_norms(source: Path) -> bool:
-    """Whether the config of a model that its own library saved says that it was converted."""
+    """Whether the config of a model saved by its own library records a conversion."""
     modules = read_settings(source / "modules.json")
     if modules is not None:
         source = source / vet_modules(modules, source / "modules.json")[0]["path"]
@@ -66,7 +67,7 @@ def names_separate_norms(source: Path) -> bool:
 
 
 def open_for_masked_words(target: str) -> tuple[Any, list[str]]:
-    """A text encoder with its head for masked words, and the names of weights that are missing."""
+    """A text encoder with its masked-language-model head, and the names of missing weights."""
     source = Path(target) if Path(target).is_dir() else fetched(target)
     missing: list[str] = []
 
@@ -80,7 +81,7 @@ def open_for_masked_words(target: str) -> tuple[Any, list[str]]:
 
 
 def fresh_transformer(source: Path, name: str, attention: str | None, weights: Path) -> nn.Module:
-    """A model of a class of transformers, or of our own, with new weights, after the config in a folder of ``sepnorm.save``."""
+    """A model of a class of transformers or ours, with new weights, from the config in a ``sepnorm.save`` folder."""
     import transformers
 
     def build(source: Path, stage: Path) -> Any:
@@ -95,7 +96,7 @@ def fresh_transformer(source: Path, name: str, attention: str | None, weights: P
 
 
 def fresh_sentence_transformer(source: Path, weights: Path) -> nn.Module:
-    """A model of sentence-transformers with new weights, after the settings in a folder of ``sepnorm.save``."""
+    """A model of sentence-transformers with new weights, from the settings in a folder of ``sepnorm.save``."""
 
     def build(source: Path, stage: Path) -> Any:
         import transformers
@@ -104,14 +105,14 @@ def fresh_sentence_transformer(source: Path, weights: Path) -> nn.Module:
         first = stage / modules[0]["path"]
         with without_bars():
             config = transformers.AutoConfig.from_pretrained(first, **_CLOSED)
-            # the library opens only folders with weights
+            # sentence-transformers opens only folders with weights
             transformers.AutoModel.from_config(config, trust_remote_code=False).save_pretrained(first)
         for module in modules[1:]:
             if KNOWN[class_of(module)].weights:
                 folder = stage / module["path"]
                 place, _, name = module["type"].rpartition(".")
                 settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-                settings.pop("activation_function", None)  # of no matter for the weights' shapes
+                settings.pop("activation_function", None)  # has no effect on shapes
                 (folder / "fresh").mkdir()
                 getattr(importlib.import_module(place), name)(**settings).save(str(folder / "fresh"))
                 (folder / "fresh" / "model.safetensors").rename(folder / "model.safetensors")
@@ -133,10 +134,10 @@ def open_tokeniser(source: Path) -> Any:
 
 
 def open_timm(target: str) -> Any:
-    """``NAME`` of timm's own registry, ``NAME:FILE`` with weights of yours, or ``local-dir:FOLDER`` as timm writes them."""
+    """Opens ``NAME`` of timm's registry, ``NAME:FILE`` with your weights, or ``local-dir:FOLDER`` as timm writes it."""
     try:
         import timm
-    except Exception as error:  # a torchvision that does not fit torch raises anything
+    except Exception as error:  # a torchvision built for another torch can raise anything
         raise SepNormError(
             f"timm cannot be imported ({error}): install timm with a torchvision that fits torch."
         ) from error
@@ -151,7 +152,7 @@ def open_timm(target: str) -> Any:
 
 
 def _staged(source: Path, build: Callable[[Path, Path], Any]) -> Opened:
-    """What ``build`` opens from a clean copy of the source, which is gone afterwards."""
+    """Calls ``build`` on a clean temporary copy of the source."""
     with _scratch() as stage:
         model = build(source, stage)
         tokenizer = getattr(model, "tokenizer", None)
@@ -167,14 +168,14 @@ def _scratch() -> Iterator[Path]:
 
 
 def _point_back(tokenizer: Any, stage: Path, source: Path) -> None:
-    """Some tokenisers read their files again when they are saved: from the folder that they came from."""
+    """Points file names of a tokeniser to the original folder: some read them again when they are saved."""
     for name, value in list(vars(tokenizer).items()):
         if isinstance(value, str) and Path(value).is_relative_to(stage):
             setattr(tokenizer, name, str(source / Path(value).relative_to(stage)))
 
 
 def _encoder(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
-    """The encoder alone, by ``AutoModel``."""
+    """Loads only the encoder, by ``AutoModel``."""
     stage_transformers(source, stage)
     found = _loaded(_auto("AutoModel"), stage)
     _require_all(found[1]["missing_keys"], source)
@@ -182,7 +183,7 @@ def _encoder(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _whole_transformer(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
-    """The class that a config names. Where the weights are those of its encoder alone, the encoder: nothing is dropped then."""
+    """Loads the class that the config names; only the encoder if the weights have no head."""
     import transformers
 
     size = stage_transformers(source, stage)
@@ -212,16 +213,16 @@ def _loaded(cls: Any, stage: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _require_all(missing: Iterable[str], source: Path) -> None:
-    names = sorted(key for key in missing if not key.startswith("pooler."))  # many have no pooler
+    names = sorted(key for key in missing if not key.startswith("pooler."))  # many checkpoints have no pooler
     if names:
         raise SepNormError(
             f"the weights of {source} do not fit its config: {len(names)} tensors are missing, such as {names[0]}, and would "
-            "be random. Take the weights and the config from one place."
+            "be random. Use the weights and config of the same model."
         )
 
 
 def _class_named(name: Any, config: Any, source: Path) -> Any:
-    """A class of transformers, or of our own, that is one for ``config``."""
+    """The class of this name, of transformers or ours, if it fits ``config``."""
     import transformers
 
     known = name if isinstance(name, str) and name.isidentifier() else ""
@@ -255,7 +256,7 @@ def _require_sentence_transformers(source: Path) -> None:
 
 
 def fetched(name: str) -> Path:
-    """What may be opened of a model on the hub, in the hub's cache."""
+    """Downloads the files of a hub model that we may open, and returns their folder in the hub's cache."""
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(name, allow_patterns=PATTERNS))
@@ -263,7 +264,7 @@ def fetched(name: str) -> Path:
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """transformers draws no progress of files that come and go."""
+    """Hides the progress bars of transformers within this context: our files are temporary."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

@@ -1,4 +1,4 @@
-"""What may stand in the settings of a model of sentence-transformers: known modules, and no orders to the library."""
+"""Validates settings of sentence-transformers models: only known modules, and no other instructions to the library."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sepnorm.surgery.opening.settings import is_below, is_dtype, is_number, show
 
 _LIBRARY = "sentence_transformers"
 _BASE, _MODULES = f"{_LIBRARY}.base.modules", f"{_LIBRARY}.sentence_transformer.modules"
-#: Files of the first module's settings, by all names that they have had.
+#: File names of the first module's settings, in all versions of the library.
 TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json" for kind in "bert roberta distilbert camembert albert xlm-roberta xlnet".split()
 )
 
 
 class Known(NamedTuple):
-    """A class of modules that is opened: its full name, its settings with what they may be, and whether it has weights."""
+    """A module class that we open: its full name, its settings with their types, and whether it has weights."""
 
     name: str
     settings: dict[str, Any]
@@ -52,7 +52,7 @@ KNOWN = {
     "LayerNorm": Known(f"{_MODULES}.layer_norm.LayerNorm", {"dimension": _COUNT}, True),
     "Dropout": Known(f"{_MODULES}.dropout.Dropout", {"dropout": (int, float)}, False),
 }
-#: Every way in which a version of the library has written the name of a class.
+#: Full class names, as written by all versions of the library, to short names.
 _SPELLINGS = {
     f"{place}.{name}": name
     for name, known in KNOWN.items()
@@ -73,7 +73,7 @@ def _one_of(*values: Any) -> Callable[[Any], bool]:
     return lambda value: value in values and isinstance(value, type(None) | bool | str)
 
 
-#: Arguments that a folder may give for the library's functions: they say how the same model is read.
+#: Arguments that a folder may pass to the library: they change how the model is read, not what it is.
 _MODEL = {
     "dtype": is_dtype,
     "torch_dtype": is_dtype,
@@ -100,12 +100,12 @@ _ARGUMENTS: dict[str, dict[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("tokenizer_args", "tokenizer_kwargs", "processor_args", "processor_kwargs"), _TOKENISER),
     **dict.fromkeys(("config_args", "config_kwargs"), _CONFIG),
 }
-#: Those that are ours alone to give: a folder's are checked, and then left out.
+#: Arguments that only we pass: those of a folder are checked and dropped.
 _OURS = frozenset("use_safetensors weights_only trust_remote_code use_fast".split())
 
 
 def vet_modules(found: Any, where: Path) -> list[dict[str, Any]]:
-    """The modules of a sentence encoder: a transformer, then others, each of a known class and in a folder below."""
+    """Validates the modules of a sentence encoder: a transformer first, then others of known classes, each below."""
     if not isinstance(found, list) or not found or not all(isinstance(each, dict) for each in found):
         raise SepNormError(f"{where} is damaged: it is no list of modules.")
     kept = []
@@ -130,12 +130,12 @@ def vet_modules(found: Any, where: Path) -> list[dict[str, Any]]:
 
 
 def class_of(module: Mapping[str, Any]) -> str:
-    """The class of a module that was vetted."""
+    """The short class name of a vetted module."""
     return _SPELLINGS[module["type"]]
 
 
 def vet_module(found: Mapping[str, Any], name: str, where: Path, largest: int) -> dict[str, Any]:
-    """The settings of a module behind the transformer; the library leaves out what it does not know, and so do we."""
+    """Settings of a module after the transformer. Unknown keys are dropped, as the library does."""
     kept = {key: found[key] for key in KNOWN[name].settings if found.get(key) is not None}
     for key, value in kept.items():
         if not isinstance(value, KNOWN[name].settings[key]) or (
@@ -151,7 +151,7 @@ def vet_module(found: Mapping[str, Any], name: str, where: Path, largest: int) -
 
 
 def vet_transformer_settings(found: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """The settings of the first module; arguments for the library are refused unless they are known to be harmless."""
+    """Settings of the first module. Arguments for the library are refused unless known to be harmless."""
     fits: dict[str, Callable[[Any], bool]] = {
         "max_seq_length": is_number,
         "do_lower_case": is_number,
@@ -166,31 +166,31 @@ def vet_transformer_settings(found: Mapping[str, Any], where: Path) -> dict[str,
         elif key in fits and fits[key](value):
             kept[key] = value
         elif value:
-            raise SepNormError(f"{where} has {key}={shown(value)}, which is nothing that a model is opened with here.")
+            raise SepNormError(f"{where} has {key}={shown(value)}, which sepnorm does not open.")
     return kept
 
 
 def _vet_arguments(key: str, value: Any, where: Path) -> dict[str, Any]:
     harmless = _ARGUMENTS[key]
     if not isinstance(value, dict):
-        raise SepNormError(f"{where} has {key}={shown(value)}, which are no arguments by name.")
+        raise SepNormError(f"{where} has {key}={shown(value)}, expected a JSON object of arguments.")
     for name, given in value.items():
         if name not in harmless or not harmless[name](given):
             raise SepNormError(
-                f"{where} asks to open the model with {name}={shown(given)} ({key}), which a folder may not: remove that from the "
-                f"file, if you trust the rest. Harmless are {', '.join(harmless)}."
+                f"{where} sets {name}={shown(given)} ({key}), which sepnorm does not allow: remove it from the file if you trust "
+                f"the rest. Allowed are {', '.join(harmless)}."
             )
     return {name: given for name, given in value.items() if name not in _OURS}
 
 
 def _is_plain_text(value: Any) -> bool:
-    """Texts through the model's own forward, which is what the library writes for a text encoder."""
+    """Whether it says that texts go through the model's own forward, as for every text encoder."""
     plain = {"method": "forward", "method_output_name": "last_hidden_state"}
     return isinstance(value, dict) and all(key == "text" and each == plain for key, each in value.items())
 
 
 def vet_sentence_settings(found: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """Prompts, the similarity, and the width that vectors are cut to."""
+    """Settings of the whole model: prompts, the similarity, and the dimension that vectors are truncated to."""
     kind = found.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
         raise SepNormError(f"{where} is of a {shown(kind)}: sepnorm opens models of SentenceTransformer.")

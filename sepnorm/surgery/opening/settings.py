@@ -1,4 +1,4 @@
-"""Files of a model's folder that are safe to open, and the values in them that are safe to hand on."""
+"""Reads files and values of an untrusted model folder safely."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 from sepnorm.errors import SepNormError
 
 _LARGEST_JSON = 2**26  # bytes
-_LARGEST = 2_000_000  # what a size may be without a tensor that has it
-#: Whole numbers that are no sizes.
+_LARGEST = 2_000_000  # sizes up to this are accepted even if no tensor is that large
+#: Integer settings that are no sizes.
 _NO_SIZES = frozenset("rope_theta global_rope_theta local_rope_theta rotary_emb_base".split())
 DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
 
 
 def regular(path: Path) -> Path | None:
-    """The file itself, also behind a link as hub caches have them; None where there is none; other things are refused."""
+    """The regular file at ``path``, links resolved as in hub caches; None if there is none. Raises for other things."""
     try:
         found = path.resolve(strict=True)
         mode = found.stat().st_mode
     except FileNotFoundError:
         if path.is_symlink():
-            raise SepNormError(f"{path} is a link that leads nowhere: copy the folder again.") from None
+            raise SepNormError(f"{path} is a broken link: copy the folder again.") from None
         return None
     except (OSError, RuntimeError, ValueError) as error:
         raise SepNormError(f"{path} cannot be read: {error}.") from error
     if not stat.S_ISREG(mode):
-        raise SepNormError(f"{path} is no ordinary file, nor a link to one: it is not opened.")
+        raise SepNormError(f"{path} is not a regular file: it is not opened.")
     return found
 
 
 def read_settings(path: Path) -> Any:
-    """What a small JSON file holds, or None where there is no such file."""
+    """The content of a small JSON file; None if there is no such file."""
     found = regular(path)
     if found is None:
         return None
@@ -47,19 +47,20 @@ def read_settings(path: Path) -> Any:
 
 
 def read_named(path: Path) -> dict[str, Any] | None:
-    """The names and values that a small JSON file holds, or None where there is no such file."""
+    """The object in a small JSON file; None if there is no such file."""
     found = read_settings(path)
     return None if found is None else named(found, path)
 
 
 def named(value: Any, where: Path) -> dict[str, Any]:
+    """``value`` if it is a dictionary; otherwise raises that ``where`` is damaged."""
     if not isinstance(value, dict):
-        raise SepNormError(f"{where} is damaged: it holds no names with values where some are needed.")
+        raise SepNormError(f"{where} is damaged: expected a JSON object.")
     return value
 
 
 def weight_files(folder: Path) -> Iterator[str]:
-    """The names of the safetensors of a model: one file, or those that its index names."""
+    """Names of the safetensors files of a model: a single file, or those in its index."""
     if regular(folder / "model.safetensors") is not None:
         yield "model.safetensors"
         return
@@ -76,30 +77,31 @@ def weight_files(folder: Path) -> Iterator[str]:
 
 
 def is_below(path: str) -> bool:
-    """Whether a name in a file leads to a place in the same folder or below."""
+    """Whether a relative path from a file stays in its folder."""
     parts = PurePosixPath(path.replace("\\", "/"))
     return not parts.is_absolute() and ".." not in parts.parts and "\0" not in path and ":" not in path
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number, a flag, or missing."""
+    """Whether a value is a number, a bool or None."""
     return value is None or isinstance(value, int | float)
 
 
 def is_dtype(value: Any) -> bool:
+    """Whether a value is None or a floating-point dtype that we open."""
     return value is None or str(value).removeprefix("torch.") in DTYPES
 
 
 def vet_size(key: str, value: Any, where: Path, largest: int) -> Any:
-    """A value that is no size beyond what weights with sides of up to ``largest`` can have."""
+    """Returns ``value``; raises if it is a size that weights with sides up to ``largest`` cannot have."""
     if isinstance(value, int) and abs(value) > max(_LARGEST, largest) and key not in _NO_SIZES:
         raise SepNormError(
-            f"{where} says {key}={value:,}, while no side of its weights is longer than {largest:,}: such a model is not built."
+            f"{where} has {key}={value:,}, but no dimension of its weights exceeds {largest:,}: the model is not built."
         )
     return value
 
 
 def shown(value: Any) -> str:
-    """A value for a message, however long it is."""
+    """A value for a message, truncated."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"

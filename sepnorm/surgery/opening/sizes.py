@@ -1,4 +1,4 @@
-"""How large the weights of a folder are, by their headers alone, and that no larger model is built for them."""
+"""Reads the size of weights from safetensors headers alone, and refuses configs of larger models."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torch.nn.modules.module import (
 from sepnorm.errors import SepNormError, one_line
 
 _LARGEST_HEADER = 10**8  # bytes; safetensors' own limit
-_SPARE_VALUES, _SPARE_TENSORS = 2**26, 1000  # tables of positions and heads that come without weights
+_SPARE_VALUES, _SPARE_TENSORS = 2**26, 1000  # allowance for position tables and heads without saved weights
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many tensors and values there are, and the longest side of any tensor."""
+    """Number of tensors and of values, and the longest side of any tensor."""
 
     tensors: int = 0
     values: int = 0
@@ -33,7 +33,7 @@ class Size:
 
 
 def size_of(files: Iterable[Path]) -> Size:
-    """What the headers of safetensors files say; a file that is shorter than its header says is refused."""
+    """The size according to the headers of safetensors files; raises for a truncated file."""
     shapes: list[list[int]] = []
     for path in files:
         shapes += _shapes(path).values()
@@ -41,7 +41,7 @@ def size_of(files: Iterable[Path]) -> Size:
 
 
 def names_of(files: Iterable[Path]) -> list[str]:
-    """The names of the tensors in safetensors files, by their headers alone."""
+    """Names of the tensors in safetensors files, from their headers alone."""
     return [name for path in files for name in _shapes(path)]
 
 
@@ -58,12 +58,14 @@ def _shapes(path: Path) -> dict[str, list[int]]:
         if 8 + length + end > path.stat().st_size:
             raise ValueError("it is cut short")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error, RecursionError) as error:
-        raise SepNormError(f"{path} is no whole safetensors file: {one_line(error)}. Copy or save it again.") from error
+        raise SepNormError(
+            f"{path} is no complete safetensors file: {one_line(error)}. Copy or save it again."
+        ) from error
     return shapes
 
 
 def require_fitting(build: Callable[[], Any], size: Size, where: Path) -> None:
-    """Builds a model without memory, on the ``meta`` device, and refuses it as soon as it is larger than its weights are."""
+    """Builds a model on the ``meta`` device, without memory, and raises once it is larger than its weights."""
     seen: dict[tuple[int, str], int] = {}
     total = 0
 
@@ -75,8 +77,8 @@ def require_fitting(build: Callable[[], Any], size: Size, where: Path) -> None:
         seen[id(module), name] = tensor.numel()
         if len(seen) > 4 * size.tensors + _SPARE_TENSORS or total > 2 * size.values + _SPARE_VALUES:
             raise SepNormError(
-                f"{where} describes a larger model than its weights are, which have {size.tensors:,} tensors of {size.values:,} "
-                "values in all: it is not built. Take the config and the weights from one place."
+                f"{where} describes a larger model than its weights, which have {size.tensors:,} tensors with {size.values:,} "
+                "values: it is not built. Use the config and weights of the same model."
             )
 
     hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]

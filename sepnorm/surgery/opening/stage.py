@@ -1,4 +1,4 @@
-"""A clean copy of a model's folder: settings that were vetted, links to its safetensors and vocabularies, and nothing else."""
+"""Makes a clean copy of a model folder: vetted settings, links to safetensors and vocabularies, nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sepnorm.surgery.opening.sizes import Size, require_fitting, size_of
 from sepnorm.surgery.opening.transformers_settings import VOCABULARIES, vet_config, vet_special_tokens, vet_tokeniser
 
 _INDEX = "model.safetensors.index.json"
-#: What is fetched of a model on the hub; a star stands for a folder of a sentence encoder's module too.
+#: Files to download of a hub model, also from the module folders of a sentence encoder.
 PATTERNS = [
     name
     for file in (
@@ -37,14 +37,14 @@ PATTERNS = [
 
 
 def stage_transformers(source: Path, stage: Path, weights: Path | None = None) -> Size:
-    """A model of transformers with its tokeniser. ``weights``: where they are, if they are not the library's files."""
-    _read_config(source)  # it is what a folder that holds no model has not
+    """Stages a transformers model with its tokeniser. ``weights`` is their file if it is not the library's own."""
+    _read_config(source)  # first, since a folder without a config holds no model
     names = [] if weights else list(weight_files(source))
     files = [weights] if weights else [_required(source / name) for name in names]
     if not files:
         raise SepNormError(
-            f"{source} has no weights as safetensors, and other files are not opened, since pickles can run code: save the model "
-            "again, by save_pretrained of a current version."
+            f"{source} has no safetensors weights, and other files are not opened, because pickles can run code: save the "
+            "model again with save_pretrained of a current version."
         )
     size = size_of(files)
     stage_tokeniser(source, stage, size.largest, converted=weights is None)
@@ -58,7 +58,7 @@ def stage_transformers(source: Path, stage: Path, weights: Path | None = None) -
 
 
 def stage_tokeniser(source: Path, stage: Path, largest: int = 2**62, converted: bool = False) -> None:
-    """A tokeniser, with the config that says which class it is of. ``largest``: the longest side of the model's weights."""
+    """Stages a tokeniser and the config that names its class. ``largest`` is the longest side of the weights."""
     stage.mkdir(parents=True, exist_ok=True)
     _write(stage / "config.json", vet_config(_read_config(source), source / "config.json", largest, converted))
     for name, vet in (("tokenizer_config.json", vet_tokeniser), ("special_tokens_map.json", vet_special_tokens)):
@@ -75,7 +75,7 @@ def _read_config(source: Path) -> dict[str, Any]:
 
 
 def stage_sentences(source: Path, stage: Path, weights: Path | None = None) -> list[dict[str, Any]]:
-    """A model of sentence-transformers, and its modules."""
+    """Stages a sentence-transformers model; returns its modules."""
     modules = vet_modules(read_settings(source / "modules.json"), source / "modules.json")
     first = modules[0]["path"]
     size = stage_transformers(_folder(source, first), stage / first, weights)
@@ -103,7 +103,7 @@ def stage_sentences(source: Path, stage: Path, weights: Path | None = None) -> l
 
 
 def _folder(source: Path, path: str) -> Path:
-    """A folder of a module, which is one itself and no link to another."""
+    """The folder of a module; raises if it is a link."""
     folder = source
     for part in Path(path).parts:
         folder = folder / part
@@ -137,7 +137,7 @@ def _write(path: Path, settings: Any) -> None:
 
 
 def _link(source: Path, target: Path) -> list[Path]:
-    """Links to a regular file, if there is one; where links cannot be made, a copy."""
+    """Links to a regular file, if there is one; copies it if links are not possible."""
     found = regular(source)
     if found is None:
         return []

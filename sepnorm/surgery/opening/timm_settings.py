@@ -1,4 +1,4 @@
-"""Models of timm: names of its registry with safetensors from the hub, and folders as timm writes them."""
+"""Opens timm models: by registry name with safetensors from the hub, from a file, or from a folder of timm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORDS = frozenset(("global_pool", "img_size"))
 
 
 def from_registry(timm: Any, name: str) -> Any:
-    """A name without a prefix; its weights are fetched as safetensors."""
+    """A model by registry name. Its weights are downloaded as safetensors."""
     _require_known(timm, name)
     from huggingface_hub import hf_hub_download
 
@@ -23,13 +23,13 @@ def from_registry(timm: Any, name: str) -> Any:
         raise SepNormError(f"timm has no weights on the hub for {name!r}: choose one of timm.list_pretrained().")
     try:
         weights = Path(hf_hub_download(known.hf_hub_id, "model.safetensors"))
-    except Exception as error:  # a hub that cannot be reached: each kind has errors of its own
+    except Exception as error:  # the hub client has an error class for each way to fail
         raise SepNormError(f"timm cannot open {name!r}: {one_line(error)}.") from error
     return _created(timm, name, weights, {}, {})
 
 
 def from_file(timm: Any, name: str, path: Path) -> Any:
-    """A name without a prefix, with weights in a safetensors file."""
+    """A model by registry name, with weights from a safetensors file."""
     _require_known(timm, name)
     weights = regular(path)
     if weights is None or path.suffix != ".safetensors":
@@ -49,11 +49,11 @@ def _require_known(timm: Any, name: str) -> None:
 
 
 def from_folder(timm: Any, folder: Path) -> Any:
-    """A folder with ``config.json`` and ``model.safetensors``."""
+    """A model from a folder with ``config.json`` and ``model.safetensors``."""
     place = folder / "config.json"
     settings, weights = read_named(place), regular(folder / "model.safetensors")
     if settings is None or weights is None:
-        raise SepNormError(f"{folder} needs config.json and model.safetensors, as timm writes them: it has not both.")
+        raise SepNormError(f"{folder} lacks config.json or model.safetensors, which timm writes.")
     name: Any = settings.get("architecture")
     options = named(settings.get("model_args") or {}, place)
     _vet(timm, name, options, place, size_of([weights]).largest)
@@ -64,7 +64,7 @@ def from_folder(timm: Any, folder: Path) -> Any:
 
 
 def fresh_timm(timm: Any, name: Any, options: dict[str, Any], folder: Path) -> Any:
-    """An architecture of timm's own with new weights, after a folder of ``sepnorm.save``."""
+    """An architecture of timm with new weights, for a folder of ``sepnorm.save``."""
     weights = folder / "sepnorm.safetensors"
     size = size_of([weights])
     _vet(timm, name, options, folder / "sepnorm.json", size.largest)
@@ -90,8 +90,8 @@ def _created(timm: Any, name: str, weights: Path, options: dict[str, Any], scale
         return timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay, **options)
     except SepNormError:
         raise
-    except RuntimeError as error:  # weights that do not fit: torch names the first of them in a second line
+    except RuntimeError as error:  # weights that do not fit: torch names the first one in the second line
         said = " ".join(line.strip() for line in str(error).splitlines()[:2]).rstrip(".")
         raise SepNormError(f"timm cannot open {name!r}: {said}.") from error
-    except Exception as error:  # whatever options that do not fit make timm raise
+    except Exception as error:  # wrong options can make timm raise anything
         raise SepNormError(f"timm cannot open {name!r}: {one_line(error)}.") from error

@@ -1,7 +1,7 @@
-"""What may stand in the settings of a model and a tokeniser of transformers.
+"""Validates configs and tokeniser settings of transformers.
 
-The library takes much of what these files say as orders: classes to import, files, addresses and compiled code to fetch. What
-would change the model if it were left out is refused; what would not is dropped.
+The library follows instructions in these files: classes to import, files and URLs to open, compiled code to fetch. We
+refuse settings that would change the model if they were left out, and drop the others.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sepnorm.surgery.config_trace import LOCK, is_ours, vet_trace
 from sepnorm.surgery.opening.own_models import load_own
 from sepnorm.surgery.opening.settings import DTYPES, is_dtype, is_number, vet_size
 
-#: Keys of a config that do not describe the model, at any depth: code, places, and ways to compute the same.
+#: Keys that do not describe the model, at any depth: code, paths, and implementations of the same computation.
 _DROPPED = frozenset(
     "auto_map custom_pipelines trust_remote_code _commit_hash _name_or_path name_or_path configuration_files attn_implementation "
     "_attn_implementation _attn_implementation_internal experts_implementation _experts_implementation "
     "_experts_implementation_internal use_kernels kernel_config allow_all_kernels tokenizer_class processor_class "
     "sentence_transformers sbert_ce_default_activation_function extra_files".split()
 )
-#: Keys that mean other weights or other code than the folder's safetensors and the library's own classes.
+#: Keys that require other weights than the folder's safetensors, or other code than the library's classes.
 _OTHER_MODEL = {
     "quantization_config": "its weights are quantised",
     "fusion_config": "its layers are to be fused by other code",
@@ -32,17 +32,17 @@ _OTHER_MODEL = {
     "use_pretrained_backbone": "a part of it is another model, which is to be fetched",
     "pretrained_cfg": "a part of it is a model of timm",
 }
-#: Kinds of models that open others by name, or fetch compiled code.
+#: Model types that open other models by name, or fetch compiled code.
 _OTHER_KINDS = frozenset("timm_wrapper timm_backbone rag yoso mra rwkv bark falcon gpt_neo gptj".split())
 
-#: Files that tokenisers read as data.
+#: Vocabulary files: tokenisers read them as data.
 VOCABULARIES = (
     "tokenizer.json added_tokens.json vocab.txt vocab.json merges.txt spiece.model spm.model sentencepiece.bpe.model "
     "sentencepiece.model tokenizer.model bpe.codes dict.txt entity_vocab.json emoji.json spm_char.model"
 ).split()
 _TOKENS = frozenset(f"{name}_token" for name in "bos eos unk sep pad cls mask".split())
 _SPECIAL = _TOKENS | {"additional_special_tokens", "extra_special_tokens"}
-#: Settings of tokenisers that are no numbers.
+#: Tokeniser settings that are not numbers.
 _WORDS = _SPECIAL | frozenset(
     "added_tokens_decoder padding_side truncation_side model_input_names never_split errors tokenizer_class backend language "
     "word_tokenizer_type subword_tokenizer_type src_lang tgt_lang".split()
@@ -51,15 +51,15 @@ _ORDERS = frozenset("trust_remote_code local_files_only is_local".split())
 
 
 def vet_config(found: Mapping[str, Any], where: Path, largest: int, converted: bool = True) -> dict[str, Any]:
-    """A config without what does not describe the model. ``largest``: the longest side of its weights.
+    """A config without keys that do not describe the model. ``largest`` is the longest side of its weights.
 
-    ``converted``: with the separate norms that it may speak of; otherwise as it was before.
+    ``converted`` keeps the record of separate norms; otherwise the config is as before the conversion.
     """
     kind = found.get("model_type")
     if not isinstance(kind, str):
         raise SepNormError(f"{where} names no model_type: it is no config of transformers.")
     if not _is_known(kind):
-        code = ", and code that it brings along is not run" if found.get("auto_map") else ""
+        code = ", and its own code is not run" if found.get("auto_map") else ""
         raise SepNormError(f"{where} is of a {kind} model, which this version of transformers does not have{code}.")
     trace: Any = found.get("quantization_config")
     if not is_ours(trace):
@@ -76,7 +76,7 @@ def vet_config(found: Mapping[str, Any], where: Path, largest: int, converted: b
 def _is_known(kind: str) -> bool:
     from transformers import CONFIG_MAPPING
 
-    load_own(kind)  # which makes its config known to transformers
+    load_own(kind)  # registers its config with transformers
     return kind in CONFIG_MAPPING
 
 
@@ -107,7 +107,7 @@ def _vet_value(key: str, value: Any, where: Path, largest: int) -> Any:
 
 
 def vet_tokeniser(found: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """Settings of a tokeniser: special tokens, numbers, and a class that is one of the library's tokenisers."""
+    """Tokeniser settings: special tokens, numbers, and a class of transformers' own tokenisers."""
     kept = {key: value for key, value in found.items() if key in _WORDS or (is_number(value) and key not in _ORDERS)}
     if kept.get("tokenizer_class") is not None:
         _require_tokeniser(kept["tokenizer_class"], where)
@@ -115,7 +115,7 @@ def vet_tokeniser(found: Mapping[str, Any], where: Path) -> dict[str, Any]:
 
 
 def vet_special_tokens(found: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """The special tokens alone: the library would take any other argument of a tokeniser from this file too."""
+    """Only the special tokens. The library would accept any argument of a tokeniser from this file."""
     return {key: value for key, value in found.items() if key in _SPECIAL}
 
 

@@ -42,10 +42,10 @@ def test_a_norm_that_is_called_in_two_ways_is_left_alone(name):
 def test_what_final_means_where_the_last_norm_sees_the_pooled_vector_alone():
     model = ZOO["CLIP, images"]()
     with pytest.warns(
-        sepnorm.SepNormWarning, match=r"goes around encoder.layers.1.layer_norm2.*only post_layernorm \(after pool"
+        sepnorm.SepNormWarning, match=r"bypasses encoder.layers.1.layer_norm2.*only post_layernorm \(after pool"
     ):
         report = sepnorm.convert(model, "bn+ln")
-    assert "Note: [CLS] also goes around encoder.layers.1.layer_norm2" in str(report)
+    assert "Note: [CLS] bypasses encoder.layers.1.layer_norm2" in str(report)
 
 
 def test_logits_that_do_not_read_cls_are_told_to_stay_as_they_are():
@@ -53,10 +53,10 @@ def test_logits_that_do_not_read_cls_are_told_to_stay_as_they_are():
     pixels = torch.randn(3, 3, 16, 16)
     with torch.no_grad():
         before = model(pixels).logits
-        with pytest.warns(sepnorm.SepNormWarning, match=r"does not reach the output of BeitForImageClassification"):
+        with pytest.warns(sepnorm.SepNormWarning, match=r"BeitForImageClassification does not read \[CLS\] after"):
             report = sepnorm.convert(model, "bn+ln")
         assert torch.equal(model(pixels).logits, before)
-    assert "does not reach the output" in str(report)
+    assert "does not read [CLS] after" in str(report)
 
 
 @pytest.mark.parametrize("model", ["T5", "Siglip2"])
@@ -112,5 +112,5 @@ def test_rms_norms_of_tokens_that_become_layer_norms_are_told():
                 sepnorm.convert(model, norm, calibrate=[batch])
             after = model(**batch).last_hidden_state[:, 1:]
         said = [str(each.message) for each in caught if issubclass(each.category, sepnorm.SepNormWarning)]
-        assert [bool(re.search(r"change from rms to ln.*Take 'bn\+rms'", each)) for each in said] == [True] * moved
+        assert [bool(re.search(r"change from rms to ln.*Use 'bn\+rms'", each)) for each in said] == [True] * moved
         assert torch.equal(before, after) is not moved

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from models import sentences, text_model
 
 import sepnorm
 
@@ -70,3 +71,28 @@ def test_one_sentence_is_no_calibration_data(model):
         sepnorm.convert(model, "bn+ln", calibrate=[[SENTENCES[0]]], sites="all")
     assert not any(isinstance(module, sepnorm.SepNorm) for module in model.modules())
     assert torch.is_tensor(model.encode("fine", convert_to_tensor=True))
+
+
+@pytest.mark.parametrize("norm", ["bn+bn", "bn"])
+def test_padding_stays_out_of_batch_statistics(norm, tmp_path):
+    """The library calls its encoder past the hooks of ``nn.Module``, so that the encoder alone would not see the mask."""
+    from sentence_transformers.sentence_transformer import modules
+
+    text_model(tmp_path / "words")
+    words = modules.Transformer(str(tmp_path / "words"))
+    model = sentence_transformers.SentenceTransformer(modules=[words, modules.Pooling(16, "cls")], device="cpu")
+    sepnorm.convert(model, norm)
+    model.train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    batch = sentences(tokens=5, padded=False)
+    batch["input_ids"] %= 16
+
+    def trained(padding: int, token: int) -> torch.Tensor:
+        found = {key: torch.nn.functional.pad(rows, (0, padding)) for key, rows in batch.items()}
+        found["input_ids"][:, 5:] = token
+        return model(found)["token_embeddings"][:, :5]
+
+    alone = trained(0, 0)
+    assert torch.allclose(trained(4, 0), alone, atol=1e-5) and torch.allclose(trained(4, 9), alone, atol=1e-5)

@@ -133,6 +133,21 @@ def test_saved_and_loaded_into_a_fresh_model(seen: Seen, case: str) -> None:
     assert found == {"different before": True, "same object": True, "training": False, "equal": True}
 
 
+@pytest.mark.parametrize(
+    ("name", "kinds", "head"),
+    [
+        ("ViT", 1, ["head"]),
+        ("ViT, registers", 2, ["head"]),
+        ("DeiT, distilled", 1, ["head", "head_dist"]),
+        ("EVA", 1, ["head"]),
+    ],
+)
+def test_special_vectors(seen: Seen, name: str, kinds: int, head: list[str]) -> None:
+    found = of(seen, f"tuned {name}", "tuned")
+    wanted = {"equal": True, "moved": True, "removed equal": True}
+    assert found == {"parameters": 2 * kinds * 32, "head": head} | wanted
+
+
 @pytest.mark.parametrize("case", ["vit", "deit", "eva", "cait"])
 def test_loaded_by_name_alone(seen: Seen, case: str) -> None:
     assert of(seen, f"whole {case}", "alone") == {"outcome": "equal", "class": EXPECTED[case][0]}

@@ -308,7 +308,7 @@ def test_a_converted_model_compiles(norm):
         ),
         (
             lambda: T.BartModel(T.BartConfig(d_model=16, encoder_layers=1, decoder_layers=1, vocab_size=50)),
-            "encoder with a decoder",
+            "encoder-decoder model",
         ),
         (
             lambda: T.CLIPModel(T.CLIPConfig()),

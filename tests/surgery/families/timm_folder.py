@@ -148,6 +148,25 @@ def see_identity(build: Build) -> dict[str, Any]:
     }
 
 
+def see_tuned(build: Build) -> dict[str, Any]:
+    model = seeded(build).requires_grad_(False)  # torch rounds otherwise for weights that are frozen
+    before = output(model)
+    kinds = ("cls", "register") if getattr(model, "num_reg_tokens", 0) else "cls"
+    report = sepnorm.tune_special(model.requires_grad_(True), kinds)
+    equal = torch.equal(before, output(model))
+    with torch.no_grad():
+        model.special_tokens.vectors("default").normal_()
+    moved = not torch.equal(before, output(model))
+    sepnorm.tuning.remove(model)
+    return {
+        "parameters": report.parameters,
+        "head": sorted({name.split(".")[0] for name in report.head}),
+        "equal": equal,
+        "moved": moved,
+        "removed equal": torch.equal(before, output(model.requires_grad_(False))),
+    }
+
+
 def see_revert(build: Build) -> dict[str, Any]:
     """Reverts a conversion that changed outputs, so that equality has something to undo."""
     model = seeded(build)
@@ -252,6 +271,7 @@ SEEN: dict[str, Callable[[Build], dict[str, Any]]] = {
     "alone": see_alone,
     "diagnosis": see_diagnosis,
     "padding": see_padding,
+    "tuned": see_tuned,
 }
 
 
@@ -275,6 +295,8 @@ def cases(timm: Any) -> Iterator[tuple[str, Build, tuple[str, ...]]]:
     yield "deit class", lambda: VisionTransformerDistilled(**SMALL), most
     yield "eva class", lambda: Eva(global_pool="token", **SMALL), most
     yield "cait class", lambda: Cait(depth_token_only=2, **SMALL), most
+    for name in ("ViT", "ViT, registers", "DeiT, distilled", "EVA"):
+        yield f"tuned {name}", timm_zoo(timm)[name], ("tuned",)
     yield "naflex", timm_zoo(timm)["NaFlexViT"], ("padding",)
     yield "hub vit", named("vit_tiny_patch16_224", **SMALL), ("diagnosis",)
     # Only architectures of their registered size can be built again from their name.

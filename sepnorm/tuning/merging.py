@@ -1,0 +1,135 @@
+"""``merge``: turns trained vectors of [CLS] into biases of its norms, where this is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sepnorm.errors import SepNormError
+from sepnorm.layer import SepNorm, TokenNorm
+from sepnorm.surgery.conversion import convert
+from sepnorm.surgery.reports import ConversionReport
+from sepnorm.surgery.sites import Site
+from sepnorm.tuning.layers import Layers, find_layers
+from sepnorm.tuning.special_tokens import SpecialTokens
+from sepnorm.tuning.tuning import remove, require_special
+
+
+def merge(model: nn.Module, example: Any = None) -> ConversionReport | None:
+    """Merges the vectors of the set in use into the norms, and removes all sets. Changes the model in place.
+
+    In a post-norm encoder the input of a layer is the output of a norm. There, a vector added at [CLS] equals a bias of
+    the [CLS] norm of an ``ln+ln`` conversion; for the first layer this is the norm of the embeddings. Outputs in
+    evaluation do not change, for batches with [CLS] first.
+
+    Args:
+        model: a model with special vectors. If it is already converted, its [CLS] norms take the vectors.
+        example: a batch of at least two different samples, for models of unknown families, as for ``tune_special``.
+
+    Returns:
+        The report of the conversion; None if the model was already converted.
+
+    Raises:
+        SepNormError: if merging would not be exact, as in pre-norm encoders or with vectors of [SEP]. The model is
+            unchanged then.
+    """
+    special = require_special(model)
+    vectors = _of_cls(special)
+    expected = find_layers(model, example).calls[-1].output
+    sets, special.in_use = special.in_use, None
+    try:
+        sites = _norms(model, find_layers(model, example))
+        with _moved(sites, vectors):
+            found = find_layers(model, example).calls[-1].output
+    finally:
+        special.in_use = sets
+    _require_alike(found, expected)
+    remove(model)
+    report = None
+    if not isinstance(sites[0].module, SepNorm):
+        wanted = {site.path for site in sites}
+        report = convert(model, "ln+ln", sites=lambda site: site.path in wanted, example=example)
+    with torch.no_grad():
+        for site, vector in zip(sites, vectors, strict=True):
+            norm: Any = model.get_submodule(site.path).get_submodule("cls_norm")
+            norm.bias.add_(vector)
+    return report
+
+
+@contextmanager
+def _moved(sites: list[Site], vectors: Tensor) -> Iterator[None]:
+    """Adds vectors to the outputs of norms at [CLS], within this context."""
+
+    def add(token_dim: int, vector: Tensor, output: Tensor) -> Tensor:
+        added = torch.zeros_like(output)
+        added.select(token_dim, 0).copy_(vector.expand_as(added.select(token_dim, 0)))
+        return output + added
+
+    handles = [
+        site.module.register_forward_hook(lambda module, args, output, s=site, v=vector: add(s.token_dim, v, output))
+        for site, vector in zip(sites, vectors, strict=True)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _require_alike(found: Tensor | None, expected: Tensor | None) -> None:
+    """Raises if a bias in a norm has another effect than a vector before a layer: its output is also used elsewhere."""
+    if found is None or expected is None or not torch.allclose(found, expected, rtol=1e-3, atol=1e-3):
+        raise SepNormError(
+            "the vectors cannot be merged: what a norm before a layer gives is also used elsewhere in the model, so that a bias "
+            "there changes more. Keep the vectors."
+        )
+
+
+def _of_cls(special: SpecialTokens) -> Tensor:
+    """The vectors of [CLS] (layers, width); raises if other tokens have nonzero vectors."""
+    if not isinstance(special.in_use, str):
+        raise SepNormError(
+            f"one set can be merged, and in use is {special.in_use}: choose it by model.set_special(NAME)."
+        )
+    vectors = special.vectors(special.in_use).detach()
+    cls = next((number for number, kind in enumerate(special.kinds) if kind.name == "cls"), None)
+    others = [
+        kind.name for number, kind in enumerate(special.kinds) if number != cls and bool(vectors[:, number].any())
+    ]
+    if cls is None or others:
+        raise SepNormError(
+            f"only vectors of [CLS] can be merged, and {special.in_use!r} has some of {', '.join(others) or 'other tokens'}, which "
+            "have no norm of their own. Train with tokens='cls'."
+        )
+    return vectors[:, cls].clone()
+
+
+def _norms(model: nn.Module, layers: Layers) -> list[Site]:
+    """The norm before each layer; raises if one is missing or has no bias for [CLS] alone."""
+    found = []
+    for call, site in zip(layers.calls, layers.norms_before(), strict=True):
+        if site is None:
+            raise SepNormError(
+                f"the vectors cannot be merged: {call.path} of {type(model).__name__} is not handed the output of a norm as it "
+                "is, as in a pre-norm encoder, so that no bias has the same effect. Keep the vectors."
+            )
+        found.append(site)
+    twice = next((site for site in found if found.count(site) > 1), None)
+    if twice is not None:
+        raise SepNormError(
+            f"the vectors cannot be merged: {twice.path} comes before several layers, which have one bias each."
+        )
+    converted = any(isinstance(module, TokenNorm) for module in model.modules())
+    for site in found:
+        norm: Any = site.module.cls_norm if isinstance(site.module, SepNorm) else site.module
+        fits = isinstance(site.module, SepNorm) if converted else site.kind == "layer"
+        if not fits or getattr(norm, "bias", None) is None:
+            raise SepNormError(
+                f"the vectors cannot be merged: {site.path} has no bias for [CLS]. LayerNorms with a bias can be merged, all of "
+                "them converted or none."
+            )
+    return found

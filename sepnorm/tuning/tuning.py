@@ -1,0 +1,215 @@
+"""``tune_special``: trains only what belongs to the special tokens of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from sepnorm.arguments import number, require_module
+from sepnorm.errors import SepNormError
+from sepnorm.layer import SepNorm, TokenNorm
+from sepnorm.surgery.conversion import refuse_wrapped
+from sepnorm.surgery.families import is_sentence_module
+from sepnorm.surgery.pass_context import models_around
+from sepnorm.surgery.replacement import restore_fast_path, use_no_nested_tensor
+from sepnorm.surgery.weights import require_weights, require_whole
+from sepnorm.tuning.layers import find_layers
+from sepnorm.tuning.positions import kinds_of
+from sepnorm.tuning.reports import TuningReport
+from sepnorm.tuning.special_tokens import SpecialTokens, require_name
+
+#: Name of the child module that holds the vectors.
+CHILD = "special_tokens"
+TRAINED = ("vectors", "cls_norm")
+
+
+def tune_special(
+    model: nn.Module,
+    tokens: str | Sequence[str] | Mapping[str, int | None] = ("cls", "sep"),
+    *,
+    train: str = "vectors",
+    name: str = "default",
+    dropout: float = 0.0,
+    tokenizer: Any = None,
+    example: Any = None,
+) -> TuningReport:
+    """Trains only what belongs to the special tokens of a model, and its head. Changes the model in place.
+
+    ``train="vectors"`` is PASTA (Yang et al., Findings of EACL 2023, https://arxiv.org/abs/2210.04382). Before each
+    layer a vector is added to the hidden state of each special token, h_p <- h_p + e_p. The layer takes the sum as its
+    input, so its residual connection sees it too. The vectors (layers, kinds, width) start at zero and change no output
+    at first. ``train="cls_norm"`` trains the weights and biases of the [CLS] norms of a converted model.
+
+    All other parameters of the encoder are frozen. Parameters outside of it, such as a classifier, are trained.
+
+    Afterwards ``model.set_special`` selects a set of vectors: a name, None for the model without vectors, or a list
+    with one name per sample of the next batches. A model that is called without ids, for instance with
+    ``inputs_embeds``, takes ``special_mask=``: integers (batch, tokens), 0 for ordinary tokens and k for tokens of the
+    k-th kind. ``sepnorm.tuning`` has ``save``, ``load``, ``merge`` and ``remove``.
+
+    Args:
+        model: any model that ``convert`` accepts, converted or not.
+        tokens: kinds of special tokens. ``"cls"`` is the first token that is not padding. ``"register"`` are the other
+            leading tokens of an image model, which share one vector per layer. ``"sep"`` and other names are found in
+            the input ids, by the ``..._token_id`` of the tokeniser or the config. Or the ids: ``{"cls": 101, "sep":
+            102}``.
+        train: ``"vectors"`` or ``"cls_norm"``.
+        name: name of the set of vectors. A new name on a model with vectors adds another set.
+        dropout: probability of dropping an added number in training.
+        tokenizer: tokeniser of the model, to look up the ids of special tokens. By default that of a
+            ``SentenceTransformer``, or the config.
+        example: a batch of at least two different samples, for models of unknown families, as for ``convert``.
+
+    Returns:
+        A report. ``print`` it to see what is trained and how much of the model that is.
+
+    Raises:
+        SepNormError: if the model lacks one of the ``tokens``, has no layers that can be found, has other vectors
+            already, or is compiled, wrapped or sharded.
+
+    >>> encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
+    >>> tune_special(encoder, "cls").parameters  # 2 layers of 16 channels
+    32
+    """
+    require_module(model)
+    if not isinstance(train, str) or train not in TRAINED:
+        raise SepNormError(f"train is {' or '.join(map(repr, TRAINED))}, found {train!r}.")
+    refuse_wrapped(model, "tune")
+    require_name(name)
+    dropout = number(dropout, "dropout", 0)
+    if dropout >= 1:
+        raise SepNormError(f"dropout is a share below 1, found {dropout:g}.")
+    require_whole(model)
+    require_weights(model)
+    special = special_of(model)
+    if train == "cls_norm":
+        if special is not None:
+            raise SepNormError(
+                "the model has special vectors: sepnorm.tuning.remove(model) them before its [CLS] norms are tuned."
+            )
+        return _tune_norms(model, example)
+    layers = find_layers(model, example)
+    kinds = kinds_of(model, tokens, tokenizer, layers)
+    modules = [call.module for call in layers.calls]
+    head = layers.head(model)
+    new = special is None
+    if special is None:
+        _require_free(model)
+        special = SpecialTokens(kinds, len(layers.calls), layers.width, layers.token_dim, dropout)
+        special.frozen_before = _without_gradient(model)
+    elif special.kinds != kinds or special.dropout != dropout:
+        raise SepNormError(
+            f"the model has vectors for {', '.join(map(str, special.kinds))} with dropout {special.dropout:g}, and all "
+            f"sets share these: found {', '.join(map(str, kinds))} with {dropout:g}. Call sepnorm.tuning.remove(model) first."
+        )
+    special.add(name, next(layers.calls[0].module.parameters()))
+    if new:
+        special.train(model.training)
+        _home(model, modules).add_module(CHILD, special)
+        model.set_special = special.use  # type: ignore[assignment]
+        special.attach(model, modules)
+        _hand_on_padded(model)
+    special.use(name)
+    own = {id(p): key for key, p in model.named_parameters()}
+    sets, at = ", ".join(map(repr, special.names)), ", ".join(map(str, kinds))
+    what = f"vectors {sets} at {at} before each of {special.layers} layers"
+    return _freeze(model, [own[id(p)] for p in special.parameters()], head, what, layers.sites.remarks)
+
+
+def _home(model: nn.Module, layers: list[nn.Module]) -> nn.Module:
+    """The module that gets the vectors as a child: the model, or its encoder if the model runs all children in turn."""
+    around = models_around(model, layers)
+    inner = [module for module in around if not isinstance(module, nn.Sequential) and not is_sentence_module(module)]
+    if not inner:
+        raise SepNormError(
+            f"a {type(model).__name__} runs all its children in turn and would run the vectors too: wrap it in a module whose "
+            "forward calls it."
+        )
+    return inner[0]
+
+
+def _require_free(model: nn.Module) -> None:
+    if hasattr(model, CHILD) or hasattr(model, "set_special"):
+        raise SepNormError(
+            f"{type(model).__name__} has something of its own called {CHILD} or set_special: put it into a module of your own."
+        )
+
+
+def _tune_norms(model: nn.Module, example: Any) -> TuningReport:
+    norms = {path: layer.cls_norm for path, layer in model.named_modules() if isinstance(layer, SepNorm)}
+    if not norms:
+        raise SepNormError(
+            f"{type(model).__name__} has no norm of [CLS] of its own: sepnorm.convert(model, 'ln+ln', sites='all') first, which "
+            "changes no output."
+        )
+    trained = [f"{path}.cls_norm.{key}" for path, norm in norms.items() for key, _ in norm.named_parameters()]
+    if not trained:
+        raise SepNormError(
+            f"the [CLS] norms of {type(model).__name__} have no weights or biases, so nothing can be trained."
+        )
+    layers = find_layers(model, example)
+    what = f"weights and biases of {len(norms)} [CLS] norms"
+    return _freeze(model, trained, layers.head(model), what, layers.sites.remarks)
+
+
+def _freeze(model: nn.Module, trained: list[str], outside: list[str], what: str, notes: list[str]) -> TuningReport:
+    """Keeps gradients for ``trained``, and for parameters ``outside`` the encoder that have one; freezes the rest."""
+    tuned, head, frozen = {}, {}, 0
+    for name, parameter in model.named_parameters():
+        if name in trained:
+            parameter.requires_grad_(True)
+            tuned[name] = parameter.numel()
+        elif name in outside and parameter.requires_grad:
+            head[name] = parameter.numel()
+        else:
+            parameter.requires_grad_(False)
+            frozen += parameter.numel()
+    return TuningReport(type(model).__name__, what, tuned, head, frozen, list(notes))
+
+
+def remove(model: nn.Module) -> None:
+    """Removes all sets of special vectors. Outputs and trainable parameters are then as before ``tune_special``.
+
+    Args:
+        model: a model with special vectors. Changed in place.
+
+    Raises:
+        SepNormError: if the model has no special vectors.
+    """
+    special = require_special(model)
+    special.detach(model)
+    for module in list(model.modules()):
+        if getattr(module, CHILD, None) is special:
+            delattr(module, CHILD)
+        if getattr(module, "set_special", None) == special.use:
+            del module.set_special
+    if not any(isinstance(module, TokenNorm) for module in model.modules()):
+        restore_fast_path(model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in special.frozen_before)
+
+
+def special_of(model: nn.Module) -> SpecialTokens | None:
+    """The special vectors of a model, or None."""
+    return next((module for module in model.modules() if isinstance(module, SpecialTokens)), None)
+
+
+def require_special(model: Any) -> SpecialTokens:
+    """The special vectors of a model; raises if it has none."""
+    require_module(model)
+    found = special_of(model)
+    if found is None:
+        raise SepNormError(f"{type(model).__name__} has no special vectors: sepnorm.tune_special(model) puts them in.")
+    return found
+
+
+def _without_gradient(model: nn.Module) -> frozenset[str]:
+    return frozenset(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+
+
+def _hand_on_padded(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            use_no_nested_tensor(module)
