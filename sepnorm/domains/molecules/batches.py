@@ -14,24 +14,33 @@ from sepnorm.domains.molecules.shortest_paths import shortest_paths
 from sepnorm.errors import SepNormError
 
 _LINEAR = 32  # atoms with which attention, which is quadratic, takes as long as all else (Graphormer-slim on a CPU)
-_PASS = 9000  # what a pass takes however few molecules there are, in the same unit: that of seven molecules of ZINC
+_PART = 4000  # what a part takes however few molecules it has, in the same unit: that of three molecules of ZINC
 _WINDOW = 50  # batches that are sorted by size together: enough for little padding, few enough to stay random
 
 
 def collate(
     graphs: Sequence[Graph], max_hops: int = 5, hidden_bonds: NDArray[np.bool_] | None = None
 ) -> dict[str, Tensor]:
-    """A padded batch, with what ``GraphormerModel`` takes; N is the number of atoms of the largest molecule.
+    """Makes a padded batch for ``GraphormerModel``.
 
-    Distances and paths are worked out here, for all molecules at once, because that is quicker than reading them from a file:
+    Distances and paths are computed here, for all molecules at once. This is faster than reading them from a file.
 
-    - ``nodes`` (batch, N, features): codes of the atoms, 0 for padding;
-    - ``degrees`` (batch, N): bonds of each atom;
-    - ``distances`` (batch, N, N): bonds between two atoms, -1 where there is no path;
-    - ``paths`` (batch, N, N, max_hops * bond categories): what the bonds on the way are, see ``shortest_paths``;
-    - ``attention_mask`` (batch, 1 + N): 1 for the virtual node, which is first, and for atoms, 0 for padding.
+    Args:
+        graphs: molecules of one feature set.
+        max_hops: number of bonds of a shortest path that are described.
+        hidden_bonds: (bonds of all graphs), True for bonds whose kind is masked.
 
-    ``hidden_bonds`` (bonds of all graphs) is true where it is not to be seen what a bond is.
+    Returns:
+        Tensors by name, where N is the number of atoms of the largest molecule:
+
+        - ``nodes`` (batch, N, features): codes of the atoms, 0 for padding;
+        - ``degrees`` (batch, N): number of bonds of each atom;
+        - ``distances`` (batch, N, N): number of bonds between two atoms, -1 if there is no path;
+        - ``paths`` (batch, N, N, max_hops * bond categories): the bonds on the shortest paths, see ``shortest_paths``;
+        - ``attention_mask`` (batch, 1 + N): 1 for the virtual node, which is first, and for atoms; 0 for padding.
+
+    Raises:
+        SepNormError: if there is no graph, one is empty, or feature sets differ.
     """
     if not graphs:
         raise SepNormError("a batch needs at least one graph, found none.")
@@ -42,6 +51,8 @@ def collate(
         raise SepNormError(f"max_hops is at least 1, found {max_hops!r}.")
     features = feature_set(kinds.pop())
     sizes = np.array([len(graph.atoms) for graph in graphs])
+    if not sizes.min():
+        raise SepNormError(f"graph {sizes.argmin()} has no atoms: leave empty graphs out.")
     batch, width = len(graphs), int(sizes.max())
     real = np.arange(width) < sizes[:, None]
     nodes = np.zeros((batch, width, len(features.atoms)), dtype=np.int64)
@@ -87,14 +98,14 @@ def buckets(sizes: ArrayLike, batch_size: int, seed: int | None = None) -> list[
 def parts_by_size(sizes: Sequence[int]) -> list[int]:
     """How many molecules of a batch, from the smallest up, go together so that little is padded: lengths of the parts.
 
-    ``sizes`` are ascending. A cut saves what the molecules before it would be padded by, and costs a pass through the layers.
+    ``sizes`` are ascending. A cut saves what the molecules before it would be padded by, and costs a part more in every layer.
 
     >>> parts_by_size([20] * 40 + [21] * 8 + [80] * 2), parts_by_size([20] * 8 + [25] * 8)
     ([48, 2], [16])
     """
     work = [n * (n + _LINEAR) for n in sizes]
     saved, first = max(((k * (work[-1] - work[k - 1]), k) for k in range(1, len(work))), default=(0, 0))
-    if saved < _PASS:
+    if saved < _PART:
         return [len(work)]
     return parts_by_size(sizes[:first]) + parts_by_size(sizes[first:])
 

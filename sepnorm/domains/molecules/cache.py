@@ -1,4 +1,4 @@
-"""Many molecules are read by several processes and kept, as Arrow files of ``datasets``: the next run opens them at once."""
+"""Featurises many molecules in several processes, and caches them as Arrow files of ``datasets`` for the next run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from sepnorm.domains.molecules.features import Rejected, featurise
 from sepnorm.domains.molecules.graphs import Graphs, feature_set
 from sepnorm.files import DAMAGE
 
-_FEW = 20_000  # molecules that are read again each time, in seconds
+_FEW = 20_000  # fewer molecules take seconds and are not cached
 _AT_ONCE = 1000
 _ARRAYS = ("atoms", "bonds", "bond_features")
-_FORM = 1  # of what is kept: another number makes the files of before unused
+_FORM = 1  # version of the cache: a new number ignores old files
 
 
 def featurise_many(smiles: Sequence[Any], kind: str, max_atoms: int) -> tuple[Graphs, list[Rejected]]:
-    """What ``featurise`` gives, from the cache of ``datasets`` (``HF_DATASETS_CACHE``) where the same was read before."""
+    """``featurise`` with a cache in ``HF_DATASETS_CACHE``, for many molecules."""
     if len(smiles) < _FEW or not all(isinstance(text, str) for text in smiles):
         return featurise(smiles, kind, max_atoms=max_atoms)
     try:
         return _opened(_kept(smiles, kind, max_atoms), smiles, kind)
-    except DAMAGE:  # a disk that is full or not ours, a file that is damaged: none is needed
+    except DAMAGE:  # full or read-only disk, damaged file: work without the cache
         return featurise(smiles, kind, max_atoms=max_atoms)
 
 
@@ -42,7 +42,7 @@ def _kept(smiles: Sequence[str], kind: str, max_atoms: int) -> Any:
     place = Path(datasets.config.HF_DATASETS_CACHE) / "sepnorm"
     place.mkdir(parents=True, exist_ok=True)
     binary = dict.fromkeys(_ARRAYS, datasets.Value("binary"))
-    alone = multiprocessing.current_process().daemon  # such may not have processes of their own
+    alone = multiprocessing.current_process().daemon  # daemons must not have child processes
     return datasets.Dataset.from_dict({"smiles": list(smiles)}).map(
         _read,
         fn_kwargs={"kind": kind, "max_atoms": max_atoms},
@@ -57,7 +57,7 @@ def _kept(smiles: Sequence[str], kind: str, max_atoms: int) -> Any:
 
 
 def _read(rows: dict[str, list[str]], kind: str, max_atoms: int) -> dict[str, list[Any]]:
-    """One row for each molecule; the arrays are empty where there is a reason against it."""
+    """One row per molecule. If it was rejected, ``reason`` says why and the arrays are empty."""
     graphs, rejected = featurise(rows["smiles"], kind, max_atoms=max_atoms)
     reasons: list[str | None] = [None] * len(rows["smiles"])
     for each in rejected:

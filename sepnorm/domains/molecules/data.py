@@ -1,4 +1,4 @@
-"""Molecules in memory with their targets, split for training, validation and test."""
+"""Molecules in memory with targets, split into training, validation and test."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sepnorm.domains.molecules.graphs import Graph
 from sepnorm.domains.molecules.tables import NAMING, SPLITS, Table, read_table, tables_in
 from sepnorm.errors import LeftOutWarning, SepNormError, tell_limit
 
-_PROBED = "call it y, target or label"  # how a target is named in a table that a run is probed on
-_SHARES = (0.8, 0.1)  # of molecules for training and for validation; the rest is for testing
+_PROBED = "call it y, target or label"  # how to mark the target in a table to probe
+_SHARES = (0.8, 0.1)  # training and validation; the rest is the test split
 
 
 @dataclass(eq=False)
 class MoleculeSet:
-    """Graphs, their SMILES (empty where there are none), and targets (count, targets), NaN where one is missing."""
+    """Graphs, their SMILES (empty if unknown), and targets (count, targets), NaN if missing."""
 
     graphs: Sequence[Graph]
     smiles: list[str]
@@ -46,7 +46,7 @@ class MoleculeSet:
 
 @dataclass(eq=False)
 class MoleculeData:
-    """The three sets, the names of targets, whether these are classes, their scale, and what could not be read."""
+    """The three splits, names and scale of targets, whether these are classes, and the rejected rows."""
 
     train: MoleculeSet
     valid: MoleculeSet
@@ -59,13 +59,18 @@ class MoleculeData:
 
 
 def load_molecules(config: MoleculeConfig, probed: bool = False, naming: str = NAMING) -> MoleculeData:
-    """Reads what ``config.data`` names; see ``read_table``. Few rows that are no molecule are left out with a warning.
+    """Reads ``config.data`` by ``read_table``. A few invalid rows are left out with a warning.
 
-    A table to learn from, or one that is ``probed``, has targets.
+    Targets are required for supervised training and if ``probed``.
     """
     table = read_table(
         config.data, config.column, config.targets, labelled=probed or config.task == "supervised", naming=naming
     )
+    return arrange(table, config, probed)
+
+
+def arrange(table: Table, config: MoleculeConfig, probed: bool = False) -> MoleculeData:
+    """Turns the molecules of a table into graphs and splits them."""
     if config.molecules is not None and config.molecules < len(table.smiles):
         table = table.take(evenly(len(table.smiles), config.molecules).tolist())
     whole, kept, rejected = _molecules(table, config)
@@ -87,15 +92,18 @@ def load_molecules(config: MoleculeConfig, probed: bool = False, naming: str = N
     classes = _are_classes(whole.targets, config)
     for name in ("valid", "test") if classes else ():
         _two_classes(whole.targets[parts[name]], name, config)
+    names = list(table.targets)
+    if probed and len(names) > 1:
+        names = _learnable(whole, parts["train"], names, config.data)
     train = whole.take(parts["train"])
-    mean, std = _scale(train.targets, list(table.targets), classes, config.data)
+    mean, std = _scale(train.targets, names, classes, config.data)
     return MoleculeData(
-        train, whole.take(parts["valid"]), whole.take(parts["test"]), list(table.targets), classes, mean, std, rejected
+        train, whole.take(parts["valid"]), whole.take(parts["test"]), names, classes, mean, std, rejected
     )
 
 
 def _molecules(table: Table, config: MoleculeConfig) -> tuple[MoleculeSet, list[int], list[Rejected]]:
-    """What can be read, and the row of each."""
+    """The valid molecules, their rows, and the rejected rows."""
     graphs: Sequence[Graph]
     rejected: list[Rejected] = []
     if table.graphs:
@@ -106,9 +114,9 @@ def _molecules(table: Table, config: MoleculeConfig) -> tuple[MoleculeSet, list[
     count = len(table.smiles)
     if rejected:
         some = "; ".join(f"row {each.row + 1} {each.smiles!r}: {each.reason}" for each in rejected[:3])
-        said = f"{len(rejected)} of {count} rows of {table.source} are no molecule that can be taken, such as {some}"
+        said = f"{len(rejected)} of {count} rows of {table.source} are no valid molecules, such as {some}"
         if len(rejected) > config.max_rejected * count:
-            raise SepNormError(f"{said}; mend them; a run can allow more by --set max_rejected=SHARE.")
+            raise SepNormError(f"{said}. Fix them, or allow more with --set max_rejected=SHARE.")
         warnings.warn(f"{said}. They are left out.", LeftOutWarning, stacklevel=3)
     kept = [row for row in range(count) if row not in left_out]
     columns = [_numbers(name, values, table.source) for name, values in table.targets.items()]
@@ -116,12 +124,17 @@ def _molecules(table: Table, config: MoleculeConfig) -> tuple[MoleculeSet, list[
     return MoleculeSet(list(graphs), [str(table.smiles[row]).strip() for row in kept], targets[kept]), kept, rejected
 
 
+def as_number(value: Any) -> float:
+    """A target as a number; NaN if missing."""
+    return float("nan") if value is None or value == "" else float(value)
+
+
 def _numbers(name: str, values: list[Any], source: str) -> list[float]:
-    """Numbers of a column, NaN for what is missing."""
+    """The numbers of a column; NaN where missing."""
     found = []
     for row, value in enumerate(values, 1):
         try:
-            found.append(float("nan") if value is None or value == "" else float(value))
+            found.append(as_number(value))
         except (TypeError, ValueError):
             raise SepNormError(f"{name!r} of {source} holds no number in row {row}, found {value!r}.") from None
     if any(value in (float("inf"), float("-inf")) for value in found):
@@ -140,17 +153,32 @@ def _are_classes(targets: Tensor, config: MoleculeConfig) -> bool:
 
 
 def _two_classes(targets: Tensor, name: str, config: MoleculeConfig) -> None:
-    """Refuses a part in which nothing can be told apart, or its scores would be missing without a word."""
+    """Raises if a split has only one class: its scores would silently be missing."""
     known = [column[column.isfinite()].unique() for column in targets.T]
     if known and all(len(values) < 2 for values in known):
         raise SepNormError(
-            f"all molecules of {config.data} for {name} are of class {float(known[0][0]):g}, so that nothing can be scored: take "
+            f"all molecules of {config.data} for {name} have class {float(known[0][0]):g}, so nothing can be scored: use "
             "another split."
         )
 
 
+def _learnable(molecules: MoleculeSet, train: list[int], names: list[str], source: str) -> list[str]:
+    """Drops targets that are constant in training, unless all are."""
+    varies = [len(column[column.isfinite()].unique()) > 1 for column in molecules.targets[train].T]
+    if all(varies) or not any(varies):
+        return names
+    out = [name for name, kept in zip(names, varies, strict=True) if not kept]
+    warnings.warn(
+        f"{len(out)} of {len(names)} targets of {source} are always the same in training, such as {out[0]!r}. They are left out.",
+        LeftOutWarning,
+        stacklevel=4,
+    )
+    molecules.targets = molecules.targets[:, varies]
+    return [name for name in names if name not in out]
+
+
 def _scale(targets: Tensor, names: list[str], classes: bool, source: str) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of every target; one that is always the same is refused."""
+    """Mean and standard deviation of each target. Raises for a constant one."""
     scales = []
     for name, column in zip(names, targets.T, strict=True):
         known = column[column.isfinite()].double()
@@ -167,7 +195,7 @@ def _scale(targets: Tensor, names: list[str], classes: bool, source: str) -> tup
 def load_probed(
     config: MoleculeConfig, column: str | None = None, target: str | None = None, naming: str = _PROBED
 ) -> dict[str, MoleculeData]:
-    """The tables that ``config.test`` names, each split by scaffold, by their names; their SMILES are in ``column``."""
+    """The tables of ``config.test`` by name, each split by scaffold, with SMILES in ``column``."""
     if config.test is None:
         return {}
     plain = {
@@ -184,11 +212,11 @@ def load_probed(
     }
 
 
-# ---- splits -------------------------------------------------------------------------------------------------------------
+# ---- splits -------------------------------------------------------------------------------------------------------
 
 
 def split_rows(molecules: MoleculeSet, given: Sequence[str] | None, config: MoleculeConfig) -> dict[str, list[int]]:
-    """Rows for ``train``, ``valid`` and ``test``: the same for every seed of a run."""
+    """Rows of ``train``, ``valid`` and ``test``, the same for every seed."""
     how = config.split
     if how == "auto":
         how = "scaffold" if config.task == "pretrain" and any(molecules.smiles) else "random"
@@ -213,7 +241,7 @@ def _given(splits: Sequence[str] | None, source: str) -> dict[str, list[int]]:
         if str(split).lower() not in names:
             raise SepNormError(f"a split is train, valid or test, found {split!r} in {source}.")
         found[names[str(split).lower()]].append(row)
-    if not found["valid"]:  # a tenth of the training molecules chooses, then
+    if not found["valid"]:  # then a tenth of the training molecules is for validation
         order = torch.randperm(len(found["train"]), generator=torch.Generator().manual_seed(0)).tolist()
         held_out = set(order[: len(order) // 10])
         found["valid"] = [row for i, row in enumerate(found["train"]) if i in held_out]
@@ -227,10 +255,9 @@ def _shares(rows: list[int]) -> dict[str, list[int]]:
 
 
 def _by_scaffold(scaffolds: Sequence[str]) -> dict[str, list[int]]:
-    """Molecules of one scaffold stay together: the most frequent ones are for training, the rare ones for testing.
+    """Splits by scaffold: molecules with frequent scaffolds are for training, those with rare ones for testing.
 
-    Of scaffolds as frequent as each other, those that occur first come last, as in the splits that figures for these sets are
-    published with.
+    Among equally frequent scaffolds, those that occur first come last, as in the published splits.
     """
     groups: dict[str, list[int]] = defaultdict(list)
     for row, name in enumerate(scaffolds):
@@ -248,7 +275,7 @@ def _by_scaffold(scaffolds: Sequence[str]) -> dict[str, list[int]]:
 
 
 def scaffold(smiles: str) -> str:
-    """The rings of a molecule and what joins them (Bemis and Murcko, 1996), as SMILES; empty without a ring."""
+    """The Bemis-Murcko scaffold (1996), the rings of a molecule and their linkers, as SMILES; empty without a ring."""
     from rdkit import Chem, rdBase
     from rdkit.Chem.Scaffolds.MurckoScaffold import GetScaffoldForMol
 

@@ -1,4 +1,4 @@
-"""Molecules: Graphormer on SMILES, properties and probes of [VNode]."""
+"""The domain of molecules: Graphormer on SMILES, with properties and probes of [VNode]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sepnorm.domains import Domain, Look, Metric, Metrics
 from sepnorm.domains.molecules.config import PRESETS, MoleculeConfig
 from sepnorm.experiment.metrics import GEOMETRY, LOSS
-from sepnorm.training.configs import RunConfig, check_keys
+from sepnorm.training.configs import RunConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,6 +20,22 @@ if TYPE_CHECKING:
     from sepnorm.domains.molecules.recipe import MoleculeRecipe
     from sepnorm.experiment.comparison import Arm
     from sepnorm.report.page import Section
+
+
+def _beside(pooling: str) -> list[Metric]:
+    """Metrics of probes of another pooling than [VNode], not shown in tables."""
+    return [
+        Metric(f"{pooling}_probe_{own}{key}", f"{pooling} probe{of} {name}", higher, shown=False)
+        for own, of in (("", ""), ("*_", " of {},"))
+        for key, name, higher in (
+            ("mae", "MAE", False),
+            ("rmse", "RMSE", False),
+            ("roc_auc", "ROC AUC", True),
+            ("average_precision", "average precision", True),
+        )
+        if own or key in ("rmse", "average_precision")
+    ]
+
 
 METRICS = Metrics(
     [
@@ -33,6 +49,10 @@ METRICS = Metrics(
         Metric("probe_rmse", "[CLS] probe RMSE", False),
         Metric("probe_roc_auc", "[CLS] probe ROC AUC", primary=True),
         Metric("probe_average_precision", "[CLS] probe average precision"),
+        Metric("mean_probe_mae", "mean probe MAE", False),
+        Metric("mean_probe_roc_auc", "mean probe ROC AUC"),
+        Metric("moments_probe_mae", "moments probe MAE", False),
+        Metric("moments_probe_roc_auc", "moments probe ROC AUC"),
         Metric("probe_*_rmse", "[CLS] probe of {}, RMSE", False),
         Metric("probe_*_roc_auc", "[CLS] probe of {}, ROC AUC"),
         *GEOMETRY,
@@ -41,6 +61,8 @@ METRICS = Metrics(
         Metric("valid_average_precision", "validation average precision", shown=False),
         Metric("probe_*_mae", "[CLS] probe of {}, MAE", False, shown=False),
         Metric("probe_*_average_precision", "[CLS] probe of {}, average precision", shown=False),
+        *_beside("mean"),
+        *_beside("moments"),
     ]
 )
 
@@ -52,13 +74,13 @@ class Molecules(Domain):
     metrics = METRICS
 
     def settings(self, preset: str | None, given: Mapping[str, Any]) -> RunConfig:
-        """Molecules without a property are pretrained on, and probed where there are tables to probe them with."""
+        """Settings of a run. Data without a property means pretraining, and probes if there are tables for them."""
         if "data" in given and "task" not in given:
             from sepnorm.domains.molecules.look import has_targets
 
-            check_keys(MoleculeConfig, given)
-            if not has_targets(str(given["data"]), given):
-                given = {**given, "task": "pretrain"}
+            pretrained: Any = super().settings(preset, {**given, "task": "pretrain"})  # before looking at the data
+            if not has_targets(pretrained):
+                return pretrained  # type: ignore[no-any-return]
         return super().settings(preset, given)
 
     def look(self, config: MoleculeConfig) -> Look:

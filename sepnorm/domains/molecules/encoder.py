@@ -1,4 +1,4 @@
-"""Encoders of molecules: a trained Graphormer, from SMILES to [VNode] and atoms."""
+"""Encoders of molecules: from SMILES to [VNode] and atoms, by a trained or published Graphormer."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import Any
 from sepnorm.data.records import LeftOut, Record
 from sepnorm.domains.encoders import Encoded, Encoder
 from sepnorm.domains.molecules.graphormer import GraphormerModel
+from sepnorm.domains.molecules.model import atoms_of
+from sepnorm.domains.molecules.published import Graphormer
 from sepnorm.domains.molecules.reading import Molecules
 from sepnorm.surgery import model_call as feed
 
 
 def wrap(target: str, model: Any, source: Path) -> MoleculeEncoder | None:
-    """A Graphormer with its features of atoms and bonds; None where the model is another."""
-    return MoleculeEncoder(target, model, Molecules(model.config)) if isinstance(model, GraphormerModel) else None
+    """Wraps a Graphormer as an encoder; None for any other model."""
+    return MoleculeEncoder(target, model, Molecules(model)) if isinstance(model, GraphormerModel | Graphormer) else None
 
 
 class MoleculeEncoder(Encoder):
-    """[VNode] is in the place of [CLS]. The mean of tokens is that of the atoms."""
+    """Encoder whose [CLS] is [VNode] and whose tokens are atoms."""
 
     kind = "molecules"
     window = 64
@@ -32,4 +34,4 @@ class MoleculeEncoder(Encoder):
 
     def hidden(self, batch: Any) -> Encoded:
         hidden = feed.call(self.model, batch)["last_hidden_state"]
-        return Encoded(hidden[:, 0], hidden[:, 1:], batch["attention_mask"].bool().cpu()[:, 1:])
+        return Encoded(hidden[:, 0], *atoms_of(hidden, batch["attention_mask"].cpu()))

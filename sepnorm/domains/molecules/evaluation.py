@@ -1,9 +1,9 @@
-"""What an encoder of molecules is worth: linear probes of [VNode] on tables, split by scaffold."""
+"""Evaluation of encoders of molecules: linear probes of [VNode] and atoms on tables, split by scaffold."""
 
 from __future__ import annotations
 
 from sepnorm.domains.evaluation import Evaluation, Task
-from sepnorm.domains.molecules.config import PRESETS
+from sepnorm.domains.molecules.config import PRESETS, MoleculeConfig
 from sepnorm.domains.molecules.data import load_probed
 from sepnorm.domains.molecules.encoder import MoleculeEncoder
 from sepnorm.domains.molecules.recipe import probe_set
@@ -11,17 +11,18 @@ from sepnorm.errors import SepNormError
 
 
 def evaluate(encoder: MoleculeEncoder, task: Task) -> Evaluation:
-    """A probe of every table that ``task.data`` is, or that is in this folder."""
-    if task.on or task.pooling not in ("", "cls"):
-        raise SepNormError("a model of molecules is probed by its [VNode] on tables: leave --on and --pooling out.")
+    """Probes the table ``task.data``, or every table in this folder."""
+    if task.on:
+        raise SepNormError("a model of molecules is probed on the tables of --data: leave --on out.")
     if task.data is None:
         raise SepNormError(
-            f"{encoder.name} is a model of molecules: say by --data on which table, or folder of some, to probe it."
+            f"{encoder.name} is a model of molecules: add --data with a table, or a folder of tables, to probe it on."
         )
-    given = {"task": "pretrain", "test": task.data, "features": encoder.model.config.features}
+    atoms = MoleculeConfig.model_fields["max_atoms"].default  # not the demo's limit, which is for training speed
+    given = {"task": "pretrain", "test": task.data, "features": encoder.model.config.features, "max_atoms": atoms}
     sets = load_probed(PRESETS["demo"].changed(given), task.column, task.label, "name it by --label NAME")
     parts = [f"{name}: {len(one.train):,} / {len(one.valid):,} / {len(one.test):,}" for name, one in sets.items()]
     found = Evaluation(encoder.name, task.data, f"molecules for training / validation / test of {', '.join(parts)}")
     for name, one in sets.items():
-        found.metrics |= {f"probe_{name}_{key}": value for key, value in probe_set(encoder.model, one).items()}
+        found.metrics |= probe_set(encoder.model, one, name, task.poolings(("cls", "mean", "moments")))
     return found

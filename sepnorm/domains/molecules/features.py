@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,13 @@ ZINC_ATOMS = (
 
 
 class Rejected(NamedTuple):
-    """A row that is no molecule, and why."""
+    """A row that could not be read as a molecule.
+
+    Attributes:
+        row: its number, from 0.
+        smiles: its content.
+        reason: why it was rejected.
+    """
 
     row: int
     smiles: Any
@@ -219,23 +225,40 @@ def _encoder(values: list[Any], categories: Sequence[int]) -> Callable[[Any], by
 # ---- PyTorch Geometric --------------------------------------------------------------------------------------------------
 
 
-def from_pyg(data: Sequence[Any], kind: str = "zinc") -> Graphs:
-    """Graphs from ``Data`` of torch_geometric, or anything with the same attributes: that package is not needed.
+def as_graphs(data: Any, kind: str) -> Sequence[Graph]:
+    """Graphs as they are, and what ``from_pyg`` takes."""
+    found = [data] if isinstance(data, Graph) or hasattr(data, "edge_index") else list(data)
+    return found if all(isinstance(graph, Graph) for graph in found) else from_pyg(found, kind)
 
-    ``x`` (atoms, features), ``edge_index`` (2, edges) with each bond in both directions, ``edge_attr`` (edges, features); one
-    feature may do without its dimension. The values are categories as the published data set of that kind has them. PyG's own
-    ``from_smiles`` counts others: graphs that keep their SMILES are compared with it. A ``Batch`` is taken apart.
+
+def from_pyg(data: Iterable[Any], kind: str = "zinc") -> Graphs:
+    """Converts graphs of PyTorch Geometric. The package itself is not needed.
+
+    Args:
+        data: ``Data`` objects, a ``Batch``, or a ``DataLoader`` of these. Each graph has ``x`` (atoms, features),
+            ``edge_index`` (2, edges) with every bond in both directions, and ``edge_attr`` (edges, features). A single
+            feature may come without its dimension.
+        kind: the feature set, ``"zinc"`` or ``"ogb"``. Values are the categories of the published data set. PyG's own
+            ``from_smiles`` has other categories; it is detected if the graphs keep their SMILES.
+
+    Returns:
+        The graphs, in order.
+
+    Raises:
+        SepNormError: if a graph lacks a tensor, is directed, or has values outside of the feature set.
     """
-    if hasattr(data, "to_data_list"):
-        data = data.to_data_list()
-    return Graphs.join(kind, [_from_pyg(number, item, kind) for number, item in enumerate(data)])
+    several = [data] if hasattr(data, "to_data_list") else data
+    items = (item for each in several for item in (each.to_data_list() if hasattr(each, "to_data_list") else [each]))
+    return Graphs.join(kind, [_from_pyg(number, item, kind) for number, item in enumerate(items)])
 
 
 def _from_pyg(number: int, item: Any, kind: str) -> Graph:
     features = feature_set(kind)
-    if any(getattr(item, name, None) is None for name in ("x", "edge_index", "edge_attr")):
+    missing = [name for name in ("x", "edge_index", "edge_attr") if getattr(item, name, None) is None]
+    if missing:
         raise SepNormError(
-            f"graph {number} needs x, edge_index and edge_attr, found a {type(item).__name__} without all of them."
+            f"graph {number}, a {type(item).__name__}, has no {' and no '.join(missing)}: a graph has x, edge_index and edge_attr; "
+            f"where bonds are of one kind, edge_attr is zeros of the shape (edges, {len(features.bonds)})."
         )
     if getattr(item, "ptr", None) is not None:
         raise SepNormError(f"graph {number} is a batch of several graphs: give batch.to_data_list().")

@@ -6,30 +6,43 @@ the first token here. transformers itself has no Graphormer any more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from sepnorm.domains.molecules.attention import Dropout, attend
+from sepnorm.distributed import is_sharded
+from sepnorm.domains.molecules.attention import GELU, ColumnLinear, Dropout, attend
 from sepnorm.domains.molecules.batches import collate, parts_by_size
-from sepnorm.domains.molecules.graphs import Graph, feature_set, offsets
+from sepnorm.domains.molecules.features import as_graphs
+from sepnorm.domains.molecules.graphs import MOST_ATOMS, Graph, example_graphs, feature_set
 from sepnorm.errors import SepNormError
 from sepnorm.layer import TokenNorm
+from sepnorm.layer.torch_internals import is_watched
 
 
 class GraphormerConfig(PretrainedConfig):
-    """Sizes of a Graphormer; the defaults are Graphormer-slim, for ZINC.
+    """Sizes of a Graphormer. The defaults are Graphormer-slim, for ZINC.
 
     Args:
         features: the feature set of the graphs, ``"zinc"`` or ``"ogb"``.
-        max_degree: atoms with more bonds count as having so many.
-        max_distance: atoms further apart count as being so far apart.
-        max_hops: bonds along a path that count, as in ``collate``.
+        hidden_size: width of tokens.
+        num_hidden_layers: number of blocks.
+        num_attention_heads: number of heads; must divide ``hidden_size``.
+        intermediate_size: width of the feed-forward layer.
+        hidden_dropout_prob: dropout of embeddings, and of the outputs of attention and feed-forward.
+        attention_probs_dropout_prob: dropout of attention weights.
+        activation_dropout_prob: dropout inside the feed-forward layer.
+        max_degree: larger degrees of atoms are clipped to this.
+        max_distance: larger distances of atoms are clipped to this.
+        max_hops: number of bonds of a shortest path that count, as in ``collate``.
+        layer_norm_eps: eps of the layer norms.
+        initializer_range: standard deviation of fresh weights.
+        **kwargs: settings of every ``PretrainedConfig``.
     """
 
     model_type = "sepnorm-graphormer"
@@ -115,11 +128,14 @@ class GraphormerBias(nn.Module):
         (batch, heads, 1 + N, 1 + N), minus infinity where the second token is padding."""
         row = (distances + 1).clamp(max=self.max_distance + 1)
         row = F.pad(row, (1, 0, 1, 0), value=self.max_distance + 2)
-        edges = F.pad(paths.to(self.bonds.weight.dtype) @ self.edge_table(), (0, 0, 1, 0, 1, 0))
-        bias = (self.distances(row) + edges).permute(0, 3, 1, 2)
+        # Heads first: so the products are quick, and attention wants it so. The gradient of a choice of rows takes a
+        # quarter of the time of that of an embedding.
+        bias = self.distances.weight.index_select(0, row.flatten()).t().contiguous().view(-1, *row.shape)
+        kinds = paths.to(bias.dtype).flatten(0, 2)
+        bias[:, :, 1:, 1:] += (self.edge_table().t() @ kinds.t()).view(-1, *distances.shape)
         if padding is not None:
-            bias = bias.masked_fill(padding[:, None, None, :], float("-inf"))
-        return bias.contiguous()
+            bias = bias.masked_fill_(padding[:, None, :], float("-inf"))
+        return bias.transpose(0, 1)
 
     def edge_table(self) -> Tensor:
         """The number of each head for a bond of each kind at each hop: (hops * kinds, heads)."""
@@ -134,11 +150,11 @@ class GraphormerAttention(nn.Module):
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__()
         self.dropout = config.attention_probs_dropout_prob
-        self.query_key_value = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.query_key_value = ColumnLinear(config.hidden_size, 3 * config.hidden_size)
         self.out = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """``x`` (batch, tokens, width), ``bias`` (batch, heads, tokens, tokens): (batch, tokens, width)."""
+    def forward(self, x: Tensor, bias: Tensor | Sequence[Tensor]) -> Tensor:
+        """``x`` (batch, tokens, width), ``bias`` (batch, heads, tokens, tokens), or parts of a batch as in ``attend``."""
         return self.out(attend(self.query_key_value(x), bias, self.dropout if self.training else 0.0))
 
 
@@ -152,13 +168,13 @@ class GraphormerLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = nn.Sequential(
             nn.Linear(config.hidden_size, config.intermediate_size),
-            nn.GELU(),
+            GELU(),
             Dropout(config.activation_dropout_prob),
             nn.Linear(config.intermediate_size, config.hidden_size),
         )
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | Sequence[Tensor]) -> Tensor:
         x = x + self.dropout(self.attention(self.attention_norm(x), bias))
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
@@ -173,19 +189,33 @@ class GraphormerPreTrainedModel(PreTrainedModel):
 
     @property
     def dummy_inputs(self) -> dict[str, Tensor]:
-        """A batch of three chains of four different atoms each, to try a model out without data."""
-        features = feature_set(self.config.features)
-        chain = np.array([[0, 1], [1, 2], [2, 3]], dtype=np.uint8)
-        graphs = []
-        for number in range(3):
-            atoms = (np.arange(4)[:, None] + number) % np.array(features.atoms) + offsets(features.atoms)
-            bonds = (np.arange(3)[:, None] + number) % np.array(features.bonds) + offsets(features.bonds)
-            graphs.append(Graph(atoms.astype(np.uint8), chain, bonds.astype(np.uint8), features.name))
-        return collate(graphs, self.config.max_hops)
+        """A batch of three chains of atoms, to try a model out without data."""
+        return self.collate(example_graphs(self.config.features))
+
+    @property
+    def max_atoms(self) -> int:
+        """Atoms that a molecule may have."""
+        return MOST_ATOMS
+
+    def collate(self, graphs: Sequence[Graph] | Any) -> dict[str, Tensor]:
+        """Makes the batch that the model takes, on the model's device.
+
+        Args:
+            graphs: graphs of ``featurise``, or ``Data`` or a ``Batch`` of PyG.
+
+        Returns:
+            Tensors by name: the arguments of ``forward``.
+        """
+        batch = collate(as_graphs(graphs, self.config.features), self.config.max_hops)
+        return {name: value.to(self.device) for name, value in batch.items()}
 
 
 class GraphormerModel(GraphormerPreTrainedModel):
-    """Graphormer without a head: from a batch of ``collate`` to vectors of [VNode] and of the atoms."""
+    """Graphormer without a head: from a batch of ``collate`` to vectors of [VNode] and atoms.
+
+    Args:
+        config: the sizes.
+    """
 
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__(config)
@@ -198,27 +228,40 @@ class GraphormerModel(GraphormerPreTrainedModel):
         self.post_init()
 
     def forward(
-        self, nodes: Tensor, degrees: Tensor, distances: Tensor, paths: Tensor, attention_mask: Tensor | None = None
+        self,
+        nodes: Tensor | Any,
+        degrees: Tensor | None = None,
+        distances: Tensor | None = None,
+        paths: Tensor | None = None,
+        attention_mask: Tensor | None = None,
     ) -> BaseModelOutput:
-        """Takes the batch of ``sepnorm.domains.molecules.batches.collate``, whose shapes are described there.
+        """Encodes a batch: ``model(**model.collate(graphs))``, or ``model(batch)`` with a ``Batch`` of PyG.
+
+        Args:
+            nodes: (batch, N, features) codes of the atoms, or ``Data`` or a ``Batch`` of PyG instead of all tensors.
+            degrees: (batch, N) number of bonds of each atom.
+            distances: (batch, N, N) number of bonds between two atoms, -1 if there is no path.
+            paths: (batch, N, N, max_hops * bond categories) bonds on the shortest paths.
+            attention_mask: (batch, 1 + N) 0 for padding; by default nothing is padding.
 
         Returns:
-            ``last_hidden_state`` (batch, 1 + N, width), [VNode] first; at padding there is nothing of meaning.
+            ``last_hidden_state`` (batch, 1 + N, width), [VNode] first. Its values at padding are undefined.
         """
+        if not isinstance(nodes, Tensor):
+            return self(**self.collate(nodes))
+        if degrees is None or distances is None or paths is None:
+            raise SepNormError("a Graphormer takes all tensors of a batch: call model(**model.collate(graphs)).")
         self._check(nodes, distances, paths, attention_mask)
         padding = None if attention_mask is None else attention_mask == 0
         if padding is None or not self._may_part(padding):
-            x = self._blocks(nodes, degrees, distances, paths, padding)
+            x = self._blocks(self.embeddings(nodes, degrees), self.bias(distances, paths, padding))
         else:
             x = self._by_size(nodes, degrees, distances, paths, padding)
         return BaseModelOutput(last_hidden_state=self.final_norm(x))
 
-    def _blocks(
-        self, nodes: Tensor, degrees: Tensor, distances: Tensor, paths: Tensor, padding: Tensor | None
-    ) -> Tensor:
-        """All but the last norm: (batch, 1 + N, width)."""
-        bias = self.bias(distances, paths, padding)
-        x = self.dropout(self.emb_layer_norm(self.embeddings(nodes, degrees)))
+    def _blocks(self, tokens: Tensor, bias: Tensor | Sequence[Tensor]) -> Tensor:
+        """All between the embeddings and the last norm, in the shape of ``tokens``."""
+        x = self.dropout(self.emb_layer_norm(tokens))
         for layer in self.layers:
             x = layer(x, bias)
         return x
@@ -226,30 +269,33 @@ class GraphormerModel(GraphormerPreTrainedModel):
     def _may_part(self, padding: Tensor) -> bool:
         """Whether the molecules of a batch do not meet before the last norm, and parting them pays: in training on a CPU.
 
-        A norm that was replaced may take its statistics of the whole batch.
+        A norm that was replaced may take its statistics of the whole batch, and a hook expects whole molecules. Sharded blocks
+        do their work by hooks.
         """
         if not (self.training and torch.is_grad_enabled() and padding.device.type == "cpu"):
             return False
-        before = (module for name, module in self.named_modules() if not name.startswith("final_norm"))
-        return not any(isinstance(module, TokenNorm) for module in before) and not torch.compiler.is_compiling()
+        if torch.compiler.is_compiling() or any(is_sharded(layer) for layer in self.layers):
+            return False
+        before = (part for name, child in self.named_children() if name != "final_norm" for part in child.modules())
+        return not any(isinstance(module, TokenNorm) or is_watched(module) for module in before)
 
     def _by_size(self, nodes: Tensor, degrees: Tensor, distances: Tensor, paths: Tensor, padding: Tensor) -> Tensor:
-        """``_blocks`` by some molecules of similar size at a time, which are padded to the largest of them alone."""
-        largest = nodes.shape[1]
+        """The same by parts: some molecules of similar size, which are padded to the largest of them alone.
+
+        Layers have the tokens of all parts as rows (rows, width). Molecules meet in attention alone, part by part.
+        """
+        batch, largest = nodes.shape[:2]
         sizes = (~padding[:, 1:] * torch.arange(1, largest + 1)).amax(1)
         ascending, order = sizes.sort(stable=True)
-        found = []
+        tokens, bias, places = [], [], []
         for rows in order.split(parts_by_size(ascending.tolist())):
             n = int(sizes[rows[-1]])
-            some = self._blocks(
-                nodes[:, :n][rows],
-                degrees[:, :n][rows],
-                distances[:, :n, :n][rows],
-                paths[:, :n, :n][rows],
-                padding[:, : 1 + n][rows],
-            )
-            found.append(F.pad(some, (0, 0, 0, largest - n)))
-        return torch.cat(found)[order.argsort()]
+            tokens.append(self.embeddings(nodes[:, :n][rows], degrees[:, :n][rows]).flatten(0, 1))
+            bias.append(self.bias(distances[:, :n, :n][rows], paths[:, :n, :n][rows], padding[:, : 1 + n][rows]))
+            places.append((rows[:, None] * (1 + largest) + torch.arange(1 + n)).flatten())
+        x = self._blocks(torch.cat(tokens), bias)
+        whole = x.new_zeros(batch * (1 + largest), x.shape[1]).index_copy(0, torch.cat(places), x)
+        return whole.view(batch, 1 + largest, -1)
 
     def _check(self, nodes: Tensor, distances: Tensor, paths: Tensor, mask: Tensor | None) -> None:
         features, (batch, atoms) = feature_set(self.config.features), nodes.shape[:2]

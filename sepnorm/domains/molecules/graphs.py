@@ -115,3 +115,15 @@ class Graphs(Sequence[Graph]):
 
     def __iter__(self) -> Iterator[Graph]:
         return (self[i] for i in range(len(self)))
+
+
+def example_graphs(kind: str) -> list[Graph]:
+    """Three chains of four different atoms each, to try a model out without data."""
+    features = feature_set(kind)
+    chain = np.array([[0, 1], [1, 2], [2, 3]], dtype=np.uint8)
+    graphs = []
+    for number in range(3):
+        atoms = (np.arange(4)[:, None] + number) % np.array(features.atoms) + offsets(features.atoms)
+        bonds = (np.arange(3)[:, None] + number) % np.array(features.bonds) + offsets(features.bonds)
+        graphs.append(Graph(atoms.astype(np.uint8), chain, bonds.astype(np.uint8), kind))
+    return graphs

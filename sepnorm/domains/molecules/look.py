@@ -1,43 +1,56 @@
-"""What a run on molecules would be trained and scored on, read without torch."""
+"""Describes the data of a run on molecules, without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from sepnorm.domains import Look
 from sepnorm.domains.molecules.config import MoleculeConfig
 from sepnorm.domains.molecules.tables import KNOWN, SPLITS, Table, read_table, tables_in
 
-_TRAINED = 0.8  # share of molecules for training where the data has no split
+_TRAINED = 0.8  # share of training molecules if the data has no split
 
 
-def has_targets(source: str, given: Mapping[str, Any]) -> bool:
-    """Whether a file or folder has a property to learn; of a name that is not here this is taken for granted."""
-    if given.get("targets") or _is_elsewhere(source):
+def has_targets(config: MoleculeConfig) -> bool:
+    """Whether a file or folder has a target column; assumed for names of the Hub."""
+    if config.targets or _is_elsewhere(config.data):
         return True
-    return bool(read_table(source, given.get("column"), labelled=False).targets)
+    if config.stream is not None:
+        return bool(_of_stream(config).targets)
+    return bool(read_table(config.data, config.column, labelled=False).targets)
 
 
 def look_at(config: MoleculeConfig) -> Look:
-    """Reads the table; SMILES are not looked at."""
+    """Reads the table without parsing SMILES."""
     model = f"a Graphormer of {config.depth} layers, width {config.width}"
     learns = "by hidden atoms and bonds" if config.task == "pretrain" else "by a property"
-    probed = [] if config.test is None else list(tables_in(config.test))
+    if config.test is not None:
+        tables_in(config.test)
     if _is_elsewhere(config.data):
         return Look(f"{model} ({learns})", config.data, "its test molecules")
+    if config.stream is not None:
+        return Look(f"{model} ({learns})", f"a stream of {Path(config.data).name}", _scored(config, _of_stream(config)))
     table = read_table(config.data, config.column, config.targets, labelled=config.task == "supervised")
     count = len(table.smiles) if config.molecules is None else min(config.molecules, len(table.smiles))
     train = min(_train_count(table, count), config.train_molecules or count)
+    of = f"{train:,} molecules of {Path(config.data).name}"
+    return Look(f"{model} ({learns})", of, _scored(config, table), train)
+
+
+def _scored(config: MoleculeConfig, table: Table) -> str:
     names = ", ".join(table.targets)
+    probed = [] if config.test is None else list(tables_in(config.test))
     if config.task == "supervised":
-        scored = f"the error on {names} of test molecules"
-    elif table.targets or probed:
-        scored = f"probes of {', '.join([*([names] if names else []), *probed])}"
-    else:
-        scored = "the geometry of [CLS] alone, since there is no property: --test TABLE probes the model for some"
-    return Look(f"{model} ({learns})", f"{train:,} molecules of {Path(config.data).name}", scored, train)
+        return f"the error on {names} of test molecules"
+    if table.targets or probed:
+        return f"probes of {', '.join([*([names] if names else []), *probed])}"
+    return "the geometry of [CLS] alone, since there is no property: --test TABLE probes the model for some"
+
+
+def _of_stream(config: MoleculeConfig) -> Table:
+    from sepnorm.domains.molecules.streaming import streamed_table
+
+    return streamed_table(config)[2]
 
 
 def _train_count(table: Table, count: int) -> int:
@@ -47,7 +60,7 @@ def _train_count(table: Table, count: int) -> int:
 
 
 def _is_elsewhere(source: str) -> bool:
-    """Whether it is a name of ``datasets``, which is not fetched for a look."""
+    """Whether the source is on the Hub, which is not downloaded for a preview."""
     return source in KNOWN or (source not in ("nci", "solubility") and not _seems_here(source))
 
 

@@ -1,4 +1,4 @@
-"""Batches of molecules of which a part is hidden."""
+"""Batches of molecules with masked atoms and bonds."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sepnorm.domains.molecules.graphs import Graph
 def masked_batch(
     graphs: Sequence[Graph], config: MoleculeConfig, generator: torch.Generator, own: slice = slice(None)
 ) -> dict[str, Tensor]:
-    """What ``MaskedModel`` takes: a share of atoms and bonds hidden, of every molecule one atom at least.
+    """Makes a batch for ``MaskedModel``: masks a share of atoms and bonds, at least one atom per molecule.
 
-    With a contrastive term every molecule is there twice, hidden otherwise. Only the molecules ``own`` are put in, but numbers
-    are drawn for all of ``graphs``, so that they do not depend on how many processes share them.
+    With a contrastive term each molecule appears twice with different masks. The batch holds only the molecules
+    ``own``, but random numbers are drawn for all ``graphs``, so that they do not depend on the number of processes.
     """
     views = 2 if config.contrastive_weight else 1
     bond_noise = _drawn([len(graph.bonds) for graph in graphs], views, generator, own)
@@ -34,7 +34,7 @@ def masked_batch(
     noise = torch.full(real.shape, 2.0).masked_scatter(real, atom_noise)
     hidden = (noise < config.mask_ratio) | (noise == noise.amin(1, keepdim=True))
     atoms = hidden.flatten().nonzero()[:, 0]
-    kinds = nodes[..., 0].flatten()[atoms]  # the first feature says what an atom is, and its codes start from 0
+    kinds = nodes[..., 0].flatten()[atoms]  # the first feature is the element or type, with codes from 0
     batch["nodes"] = nodes.masked_fill(hidden[..., None], hidden_code(config.features))
     starts = np.repeat(np.arange(len(graphs)) * real.shape[1], [len(graph.bonds) for graph in graphs])
     ends = np.concatenate([graph.bonds for graph in graphs]).astype(np.int64) + starts[:, None]
@@ -47,6 +47,6 @@ def masked_batch(
 
 
 def _drawn(counts: Sequence[int], views: int, generator: torch.Generator, own: slice) -> Tensor:
-    """Random numbers for things of which each molecule has so many, drawn for all and given for the own ones, view by view."""
+    """Random numbers, ``counts`` per molecule, drawn for all molecules; returns those of ``own``, view by view."""
     parts = [torch.rand(sum(counts), generator=generator).split(list(counts))[own] for _ in range(views)]
     return torch.cat([one for view in parts for one in view])

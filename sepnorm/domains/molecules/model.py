@@ -15,21 +15,70 @@ from sepnorm.domains.molecules.config import MoleculeConfig
 from sepnorm.domains.molecules.features import featurise
 from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
 from sepnorm.domains.molecules.graphs import Graph, feature_set
+from sepnorm.domains.molecules.published import Graphormer
 from sepnorm.losses import info_nce, uniformity_loss
+from sepnorm.pooling import pool
 from sepnorm.training.arm_norms import give_norms
 
 
+def encode(graphormer: GraphormerModel | Graphormer, graphs: Sequence[Graph], size: int = 128) -> Tensor:
+    """Encodes graphs as their [VNode]. The model is put into evaluation mode.
+
+    Args:
+        graphormer: the model.
+        graphs: molecules with the feature set of the model.
+        size: batch size.
+
+    Returns:
+        (count, width), in the order of ``graphs``.
+    """
+    return vectors(graphormer, graphs, ["cls"], size)["cls"]
+
+
 @torch.no_grad()
-def encode(graphormer: GraphormerModel, graphs: Sequence[Graph], size: int = 128) -> Tensor:
-    """[VNode] of each graph (count, width), in their order, with the model in evaluation mode."""
+def vectors(
+    graphormer: GraphormerModel | Graphormer, graphs: Sequence[Graph], poolings: Sequence[str], size: int = 128
+) -> dict[str, Tensor]:
+    """Vectors (count, size) of each graph by each pooling: [VNode] is in the place of [CLS], and tokens are the atoms."""
     graphormer.eval()
-    device = next(graphormer.parameters()).device
-    found = torch.empty(len(graphs), graphormer.config.hidden_size, dtype=torch.float32)  # whatever the default is
+    found: dict[str, Tensor] = {}
     for rows in buckets([len(graph) for graph in graphs], size):
-        batch = collate([graphs[row] for row in rows], graphormer.config.max_hops)
-        batch = {name: value.to(device) for name, value in batch.items()}
-        found[rows] = graphormer(**batch).last_hidden_state[:, 0].float().cpu()
+        hidden = graphormer(**graphormer.collate([graphs[row] for row in rows])).last_hidden_state
+        sizes = torch.tensor([len(graphs[row]) for row in rows], device=hidden.device)
+        atoms, keep = atoms_of(hidden, torch.arange(hidden.shape[1], device=hidden.device) <= sizes[:, None])
+        for name in poolings:
+            some = pool(name, hidden[:, 0], atoms, keep).float().cpu()
+            found.setdefault(name, some.new_empty(len(graphs), some.shape[1]))[rows] = some
     return found
+
+
+def atoms_of(hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Atoms (batch, N, width), and which are no padding (batch, N), of states and mask with [VNode] first; N is 2 or more.
+
+    A batch of single atoms, such as methane, is padded, so that it has moments: those of the atom alone.
+    """
+    more = max(0, 3 - hidden.shape[1])
+    return F.pad(hidden[:, 1:], (0, 0, 0, more)), F.pad(mask.bool()[:, 1:], (0, more))
+
+
+@torch.no_grad()
+def encode_atoms(graphormer: GraphormerModel | Graphormer, graphs: Sequence[Graph], size: int = 128) -> list[Tensor]:
+    """Encodes the atoms of graphs. The model is put into evaluation mode.
+
+    Args:
+        graphormer: the model.
+        graphs: molecules with the feature set of the model.
+        size: batch size.
+
+    Returns:
+        A tensor (atoms, width) for each graph, in the order of ``graphs``.
+    """
+    graphormer.eval()
+    found: dict[int, Tensor] = {}
+    for rows in buckets([len(graph) for graph in graphs], size):
+        hidden = graphormer(**graphormer.collate([graphs[row] for row in rows])).last_hidden_state.float().cpu()
+        found |= {row: states[1 : 1 + len(graphs[row])].clone() for row, states in zip(rows, hidden, strict=True)}
+    return [found[row] for row in range(len(graphs))]
 
 
 class MoleculeModel(nn.Module):

@@ -1,4 +1,4 @@
-"""Sections of a comparison's page: predictions against true values, and molecules with their nearest neighbours."""
+"""Sections of a comparison's page: predictions against true values, and nearest neighbours of molecules."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from torch import Tensor
 
 from sepnorm.experiment.comparison import Arm
 from sepnorm.report import figures
+from sepnorm.report.arms import styles
 from sepnorm.report.page import Section
 from sepnorm.report.runs import embeddings, names_of
 
-#: The file of a run with ``true`` and ``predicted`` (test molecules, targets), without its suffix.
+#: Name of a run's file with ``true`` and ``predicted`` (test molecules, targets), without suffix.
 FILE = "predictions"
 _ASKED, _NEIGHBOURS = 5, 4  # molecules in the table, and neighbours of each
-_POINTS = 2000  # of a figure
+_POINTS = 2000  # per figure
 
 
 def predictions(arms: Sequence[Arm], seed: int) -> Section | None:
-    """The first target: predicted against true, a colour for each arm; None where no arm predicted numbers."""
+    """Predicted against true values of the first target, one colour per arm; None if no arm predicted numbers."""
     found = {arm.name: embeddings(arm.folders[seed] / f"{FILE}.npz") for arm in arms if _has(arm, seed)}
     kept = {name: arrays for name, arrays in found.items() if "predicted" in arrays}
     if not kept:
@@ -39,14 +40,16 @@ def predictions(arms: Sequence[Arm], seed: int) -> Section | None:
         drawn = figures.figure("Predicted against true: on the line a prediction is right", "true", "predicted")
         ends = [float(true[known].min()), float(true[known].max())]
         drawn.add_scatter(x=ends, y=ends, mode="lines", line={"color": "#888888", "width": 1}, showlegend=False)
-        for (name, arrays), colour in zip(kept.items(), figures.COLOURS, strict=False):
+        looks = styles(kept)
+        for name, arrays in kept.items():
             x, y = true[known][:_POINTS].tolist(), arrays["predicted"][known, 0][:_POINTS].tolist()
-            drawn.add_scatter(x=x, y=y, name=name, mode="markers", marker={"size": 4, "color": colour, "opacity": 0.6})
+            marker = looks[name].marker | {"size": 4, "opacity": 0.6}
+            drawn.add_scatter(x=x, y=y, name=name, mode="markers", marker=marker, meta=looks[name].kind)
     return Section("Predictions", f"<p>Test molecules of seed {seed}, the first target.</p>", [drawn])
 
 
 def neighbours(arms: Sequence[Arm], seed: int) -> Section | None:
-    """Some test molecules, and for each arm those whose [VNode] is nearest by cosine; None where structures are not known."""
+    """Some test molecules with their nearest neighbours by cosine of [VNode], per arm; None without structures."""
     parts = []
     for arm in arms[:: max(1, len(arms) - 1)]:  # the baseline and the last
         if not _has(arm, seed):
@@ -63,9 +66,10 @@ def neighbours(arms: Sequence[Arm], seed: int) -> Section | None:
             f"<tr>{''.join(_cell(smiles[i], arrays['true'][i]) for i in [int(row), *others])}</tr>"
             for row, others in zip(asked, nearest.tolist(), strict=True)
         )
-        head = "<th>molecule</th>" + f'<th colspan="{_NEIGHBOURS}">nearest by [VNode]</th>'
+        head = f'<th scope="col">molecule</th><th scope="colgroup" colspan="{_NEIGHBOURS}">nearest by [VNode]</th>'
         parts.append(
-            f'<h3>{html.escape(arm.name)}</h3><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+            f'<h3>{html.escape(arm.name)}</h3><div class="scroll" role="region" tabindex="0" '
+            f'aria-label="Nearest molecules of {html.escape(arm.name, quote=True)}"><table><thead><tr>{head}</tr></thead>'
             f"<tbody>{lines}</tbody></table></div>"
         )
     text = f"<p>Test molecules of seed {seed}, with the first target below each.</p>"
@@ -78,11 +82,12 @@ def _has(arm: Arm, seed: int) -> bool:
 
 def _cell(smiles: str, targets: Tensor) -> str:
     said = "".join("missing" if value != value else f"{value:.3g}" for value in targets[:1].tolist())
-    return f'<td title="{html.escape(smiles, quote=True)}">{draw(smiles)}<br>{said}</td>'
+    name = html.escape(smiles, quote=True)
+    return f'<td title="{name}"><span role="img" aria-label="{name}">{draw(smiles)}</span><br>{said}</td>'
 
 
 def draw(smiles: str, side: int = 110) -> str:
-    """The structure as SVG on a white ground."""
+    """The structure as SVG on a white background."""
     from rdkit import Chem
     from rdkit.Chem.Draw import rdMolDraw2D
 

@@ -1,4 +1,4 @@
-"""From files of SMILES to the batches of a trained Graphormer."""
+"""From files of SMILES to batches for a trained Graphormer."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from torch import Tensor
 
 from sepnorm.data.records import LeftOut, Record
 from sepnorm.data.tables import suffix_of
-from sepnorm.domains.molecules.batches import collate
 from sepnorm.domains.molecules.features import featurise
-from sepnorm.domains.molecules.graphs import MOST_ATOMS, Graph
+from sepnorm.domains.molecules.graphs import Graph
 from sepnorm.domains.molecules.tables import LINES, read_table, smiles_lines
 
-_PART = 1000  # molecules that are featurised at a time
+_PART = 1000  # molecules featurised at a time
 
 
 class Molecules:
-    """The way from SMILES to what a Graphormer of this config takes."""
+    """Reads SMILES and makes batches for a Graphormer."""
 
-    def __init__(self, config: Any) -> None:
-        self.features, self.max_hops = str(config.features), int(config.max_hops)
+    def __init__(self, model: Any) -> None:
+        self.model = model
 
     def __call__(self, graphs: Sequence[Graph]) -> dict[str, Tensor]:
-        return collate(graphs, self.max_hops)
+        batch: dict[str, Tensor] = self.model.collate(graphs)
+        return batch
 
     def read(self, source: str, column: str | None = None, left_out: LeftOut | None = None) -> Iterator[Record]:
-        """Graphs, named by their SMILES, of a table, or of a text file with one molecule at the start of each line.
+        """Graphs, named by their SMILES, from a table or from a text file with one molecule at the start of each line.
 
-        All rows of a file count, whatever their split. What is no molecule is passed over, and counted in ``left_out``.
+        Reads all rows of a file, whatever their split. Invalid rows are skipped and counted in ``left_out``.
         """
         left_out = left_out or LeftOut()
         lines: Iterator[Any]
@@ -40,7 +40,7 @@ class Molecules:
         else:
             lines = iter(read_table(source, column, labelled=False).smiles)
         while part := list(islice(lines, _PART)):
-            graphs, rejected = featurise(part, self.features, max_atoms=MOST_ATOMS)
+            graphs, rejected = featurise(part, self.model.config.features, max_atoms=self.model.max_atoms)
             bad = {each.row for each in rejected}
             for each in rejected:
                 left_out.add(str(each.smiles))

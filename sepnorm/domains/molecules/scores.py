@@ -1,4 +1,4 @@
-"""How good predictions are, and what frozen [VNode] vectors are worth."""
+"""Scores of predictions, and linear probes of frozen vectors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor
 from sepnorm.domains.linear_heads import Rows, fit_ridge
 from sepnorm.domains.logistic import fit_binary
 
-#: Penalties that a probe is chosen from by its validation score.
+#: Penalties of a probe, chosen by the validation score.
 PENALTIES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
 def scores(predicted: Tensor, true: Tensor, classes: bool) -> dict[str, float]:
-    """``mae`` and ``rmse``, or ``roc_auc`` and ``average_precision``: means over targets, from (count, targets) each.
+    """``mae`` and ``rmse``, or ``roc_auc`` and ``average_precision``: means over targets, both (count, targets).
 
-    Missing values (NaN in ``true``) do not count, nor do classes of which only one occurs; without any, nothing is found.
+    Missing values (NaN in ``true``) and targets with only one class do not count. Empty if nothing is left.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -39,9 +39,9 @@ def scores(predicted: Tensor, true: Tensor, classes: bool) -> dict[str, float]:
 def probe(
     train: tuple[Tensor, Tensor], valid: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: bool
 ) -> dict[str, float]:
-    """Scores of ridge or logistic regression on features (count, dim) for targets (count, targets), each a pair of both.
+    """Test scores of ridge or logistic regression. Each split is a pair of features (count, dim) and targets.
 
-    Features are scaled by the training statistics; the penalty is chosen on validation, for every target by itself.
+    Features are standardised by training statistics. The penalty is chosen on validation for each target.
     """
     columns = torch.zeros(test[1].shape, dtype=torch.float64)
     chosen = torch.tensor([len(values[values.isfinite()].unique()) > 1 for values in train[1].T]).nonzero()[:, 0]
@@ -60,6 +60,6 @@ def probe(
 
 
 def _score(guesses: Tensor, values: Tensor, classes: bool) -> float:
-    """What a penalty is chosen by, higher for better; 0 where nothing is known."""
+    """The score that selects a penalty, higher is better; 0 without known values."""
     found = scores(guesses[:, None], values[:, None], classes)
     return found.get("roc_auc", -found.get("mae", 0.0))

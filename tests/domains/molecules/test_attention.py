@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from sepnorm.domains.molecules.attention import Dropout, attend, keep_mask
+from sepnorm.domains.molecules.attention import GELU, ColumnLinear, Dropout, attend, keep_mask
 
 
 def inputs(batch=3, tokens=7, heads=4, width=12):
@@ -22,24 +23,81 @@ def plain(rows, bias, kept=None, share=1.0):
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
+def masks(biases, dropout):
+    """What is kept of each part: numbers are drawn for all parts together, heads outermost."""
+    kept = keep_mask(torch.empty(sum(bias.numel() for bias in biases), dtype=torch.float64), dropout)
+    parts = kept.split([bias.numel() for bias in biases])
+    return [part.view(bias.transpose(0, 1).shape).transpose(0, 1) for part, bias in zip(parts, biases, strict=True)]
+
+
+def same_gradients(found, wanted, inputs):
+    assert torch.allclose(found, wanted, atol=1e-12)
+    weight = torch.randn_like(found)
+    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), inputs) for x in (found, wanted)), strict=True):
+        assert torch.allclose(a, b, atol=1e-12)
+
+
+@pytest.mark.parametrize("heads_outermost", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_attention_and_its_gradients_are_those_of_the_formula(dropout):
+def test_attention_and_its_gradients_are_those_of_the_formula(dropout, heads_outermost):
     rows, bias = inputs()
+    if heads_outermost:
+        bias = bias.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()
     torch.manual_seed(5)
     found = attend(rows, bias, dropout)
     torch.manual_seed(5)
-    kept = keep_mask(bias.detach().flatten(0, 1), dropout).view(bias.shape) if dropout else None
-    wanted = plain(rows, bias, kept, 1 - dropout)
-    assert torch.allclose(found, wanted, atol=1e-12)
-    weight = torch.randn_like(found)
-    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), (rows, bias)) for x in (found, wanted)), strict=True):
-        assert torch.allclose(a, b, atol=1e-12)
+    kept = masks([bias], dropout)[0] if dropout else None
+    same_gradients(found, plain(rows, bias, kept, 1 - dropout), (rows, bias))
+
+
+@pytest.mark.parametrize("column_major", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_attention_by_parts_is_that_of_each_part(dropout, column_major):
+    parts = [inputs(2, 5), inputs(3, 7), inputs(1, 1)]
+    joined = torch.cat(
+        [rows.detach().flatten(0, 1) for rows, _ in parts[:2]] + [torch.randn(1, 36, dtype=torch.float64)]
+    )
+    if column_major:
+        joined = joined.t().contiguous().t()
+    joined.requires_grad_()
+    biases = [bias for _, bias in parts[:2]] + [torch.zeros(1, 4, 1, 1, dtype=torch.float64, requires_grad=True)]
+    torch.manual_seed(5)
+    found = attend(joined, biases, dropout)
+    torch.manual_seed(5)
+    kept = masks(biases, dropout) if dropout else [None] * 3
+    wanted = torch.cat(
+        [
+            plain(some.reshape(len(bias), bias.shape[2], -1), bias, mask, 1 - dropout).flatten(0, 1)
+            for some, bias, mask in zip(joined.split([10, 21, 1]), biases, kept, strict=True)
+        ]
+    )
+    same_gradients(found, wanted, (joined, *biases))
 
 
 def test_without_gradients_attention_is_the_same():
     rows, bias = inputs()
     with torch.no_grad():
         assert torch.allclose(attend(rows, bias, 0.0), plain(rows, bias), atol=1e-12)
+        parts = attend(torch.cat([rows, rows]).flatten(0, 1), [bias, bias], 0.0)
+        assert torch.allclose(parts, plain(rows, bias).flatten(0, 1).repeat(2, 1), atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6)])
+@pytest.mark.parametrize(("quick", "usual"), [(ColumnLinear(6, 9), nn.Linear(6, 9)), (GELU(), nn.GELU())])
+def test_forms_in_other_memory_layouts_are_the_usual_ones(shape, quick, usual):
+    quick, usual = quick.double(), usual.double()
+    usual.load_state_dict(quick.state_dict())
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    found, wanted = quick(x), usual(x)
+    assert torch.allclose(found, wanted, atol=1e-14)
+    weight = torch.randn_like(wanted)
+    grads = [
+        torch.autograd.grad((out * weight).sum(), [x, *module.parameters()])
+        for out, module in ((found, quick), (wanted, usual))
+    ]
+    assert all(torch.allclose(a, b, atol=1e-13) for a, b in zip(*grads, strict=True))
+    with torch.no_grad():
+        assert torch.allclose(quick(x), wanted, atol=1e-14)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.95])

@@ -191,7 +191,7 @@ def test_flat_features_of_pyg_are_taken_too():
 @pytest.mark.parametrize(
     ("item", "words"),
     [
-        (SimpleNamespace(x=torch.zeros(1, 1)), "needs x, edge_index and edge_attr"),
+        (SimpleNamespace(x=torch.zeros(1, 1)), "has no edge_index and no edge_attr: a graph has x"),
         (ethanol(x=[[0], [0], [28]]), "x of graph 0 has categories below"),
         (ethanol(attributes=[1, 1, 4, 4]), "edge_attr of graph 0"),
         (ethanol(x=[[0.0], [0.5], [1.0]]), "x of graph 0"),
@@ -228,3 +228,9 @@ def test_a_batch_of_graphs_is_taken_apart_and_is_no_molecule():
     item.ptr = np.array([0, 1, 3])
     with pytest.raises(SepNormError, match=r"graph 0 is a batch of several graphs"):
         from_pyg([item])
+
+
+def test_what_a_loader_of_pyg_gives_is_taken_apart():
+    batch = SimpleNamespace(to_data_list=lambda: [ethanol(), ethanol()])
+    assert [len(from_pyg(data)) for data in ([batch, batch], batch, [ethanol(), batch])] == [4, 2, 3]
+    assert np.array_equal(from_pyg([batch])[1].atoms, from_pyg([ethanol()])[0].atoms)

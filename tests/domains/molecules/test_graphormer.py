@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ import sepnorm
 from sepnorm import SepNormError
 from sepnorm.domains.molecules.batches import collate
 from sepnorm.domains.molecules.features import featurise
-from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
+from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerLayer, GraphormerModel
+from sepnorm.domains.molecules.model import encode_atoms
+from sepnorm.domains.molecules.published.config import PublishedConfig
 
 KINDS = ["zinc", "ogb"]
 
@@ -201,8 +204,8 @@ def test_training_on_molecules_by_their_size_changes_neither_outputs_nor_gradien
     if norm != "ln":
         sepnorm.convert(net, norm, sites=sites)
     net.train()
-    seen: list[int] = []
-    net.layers[0].register_forward_hook(lambda module, given, out: seen.append(len(out)))
+    shapes: list[tuple[int, ...]] = []
+    monkeypatch.setattr(GraphormerLayer, "forward", recorded(GraphormerLayer.forward, shapes))
 
     def step(net):
         out = net(**batch).last_hidden_state[batch["attention_mask"] > 0]
@@ -210,14 +213,51 @@ def test_training_on_molecules_by_their_size_changes_neither_outputs_nor_gradien
 
     whole = copy.deepcopy(net)
     found = step(net)
-    parted, seen[:] = list(seen), []
+    whole_shape = (len(graphs), 1 + int(graphs.sizes.max()), 80)
+    if sites == "final":
+        (rows,) = {shape[0] for shape in shapes if len(shape) == 2}
+        assert len(graphs) + graphs.sizes.sum() <= rows < len(graphs) * whole_shape[1]
+    else:  # where a batch meets at a norm inside, it stays together
+        assert set(shapes) == {whole_shape}
+    shapes.clear()
     monkeypatch.setattr(GraphormerModel, "_may_part", lambda self, padding: False)
     for one, other in zip(found, step(whole), strict=True):
         assert torch.allclose(one, other, rtol=1e-9, atol=1e-9)
-    assert seen == [len(graphs)] and sum(parted) == len(graphs)
-    assert (len(parted) > 1) == (sites == "final")  # where a batch meets at a norm inside, it stays together
+    assert set(shapes) == {whole_shape}
     for name, buffer in net.named_buffers():
         assert torch.allclose(buffer, dict(whole.named_buffers())[name])
+
+
+def recorded(forward, shapes):
+    def call(self, x, bias):
+        shapes.append(tuple(x.shape))
+        return forward(self, x, bias)
+
+    return call
+
+
+def test_a_layer_that_is_watched_sees_whole_molecules():
+    graphs, _ = featurise([*SMILES, *zinc_smiles(40)])
+    net = model(layers=2).train()
+    seen: list[tuple[int, ...]] = []
+    net.layers[1].attention.out.register_forward_hook(lambda module, given, out: seen.append(tuple(out.shape)))
+    net(**collate(graphs))
+    assert seen == [(len(graphs), 1 + graphs.sizes.max(), 80)]
+
+
+def test_the_bias_is_that_of_its_formula():
+    graphs, _ = featurise([*SMILES, *zinc_smiles(10)])
+    batch, part = collate(graphs), model(layers=1).double().bias
+    padding = batch["attention_mask"] == 0
+    found = part(batch["distances"], batch["paths"], padding)
+    row = F.pad((batch["distances"] + 1).clamp(max=part.max_distance + 1), (1, 0, 1, 0), value=part.max_distance + 2)
+    edges = F.pad(batch["paths"].double() @ part.edge_table(), (0, 0, 1, 0, 1, 0))
+    wanted = (F.embedding(row, part.distances.weight) + edges).permute(0, 3, 1, 2)
+    wanted = wanted.masked_fill(padding[:, None, None, :], float("-inf"))
+    assert torch.allclose(found, wanted, atol=1e-12)
+    parameters = list(part.parameters())
+    grads = [torch.autograd.grad(bias.exp().sin().sum(), parameters) for bias in (found, wanted)]
+    assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in zip(*grads, strict=True))
 
 
 def test_separate_norms_of_the_old_kind_change_no_output():
@@ -277,3 +317,38 @@ def test_a_config_that_cannot_be_built_is_refused():
         GraphormerConfig(num_attention_heads=7)
     with pytest.raises(SepNormError, match="Did you mean 'ogb'"):
         GraphormerConfig(features="obg")
+
+
+def test_graphs_of_pyg_go_in_as_they_are():
+    items = [
+        SimpleNamespace(
+            x=graph.atoms, edge_index=np.concatenate([ends, ends[:, ::-1]]).T, edge_attr=np.concatenate([codes] * 2)
+        )
+        for graph in featurise(SMILES)[0]
+        for ends, codes in [(graph.bonds.astype(int), graph.bond_features)]
+    ]
+    net = model()
+    wanted = vectors(net, featurise(SMILES)[0])
+    batch = SimpleNamespace(edge_index=None, to_data_list=lambda: items)
+    with torch.no_grad():
+        assert torch.equal(net(items).last_hidden_state, wanted)
+        assert torch.equal(net(batch).last_hidden_state, wanted)
+    other = copy.deepcopy(net)
+    sepnorm.convert(net, "bn+bn", calibrate=[batch])  # padding stays out of the statistics as it does with a mask
+    sepnorm.convert(other, "bn+bn", calibrate=[other.collate(items)])
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in net.state_dict().items())
+    with pytest.raises(SepNormError, match="takes all tensors of a batch"):
+        net(torch.zeros(1, 2, 1).long())
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_atoms_have_vectors_of_their_own(published):
+    graphs, _ = featurise(SMILES, "ogb")
+    sizes = {"embedding_dim": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    net = sepnorm.Graphormer(PublishedConfig(**sizes)).eval() if published else model("ogb", 2)
+    found = encode_atoms(net, graphs, 3)
+    assert [len(atoms) for atoms in found] == graphs.sizes.tolist()
+    with torch.no_grad():
+        wanted = net(**net.collate(graphs)).last_hidden_state
+    for row, atoms in enumerate(found):
+        assert (atoms - wanted[row, 1 : 1 + len(atoms)]).abs().max() < 1e-5

@@ -53,14 +53,16 @@ def test_a_model_without_labels_is_probed_on_other_tables_and_again_by_evaluate(
     code, _, err = run("evaluate", folder, "--data", sets, "--out", "again")
     assert code == 0, err
     found = json.loads(Path("again/results.json").read_text())["metrics"]
-    assert found == {key: pytest.approx(value, abs=1e-5) for key, value in metrics.items() if key.startswith("probe_")}
+    assert {key.partition("probe_")[0] for key in found} == {"", "mean_", "moments_"}
+    assert found == {key: pytest.approx(value, abs=1e-5) for key, value in metrics.items() if "probe_" in key}
 
 
+@pytest.mark.slow
 def test_a_comparison_shows_each_table_and_draws_molecules_on_hover(run, sets):
     words = ["--norms", "ln,bn+ln@final", "--seeds", "1", *SETTINGS, "--set", f"test={sets}", "--out", "c"]
     code, out, err = run("compare", "molecules", "--data", "plain.csv", *words)
     assert code == 0, err
-    assert err.count("Note: 1 of 101 rows of plain.csv are no molecule that can be taken, such as row 101 'C1CC'") == 1
+    assert err.count("Note: 1 of 101 rows of plain.csv are no valid molecules, such as row 101 'C1CC'") == 1
     written = Path("c/results.md").read_text()
     assert "[CLS] probe of lengths, RMSE" in out and "[CLS] probe of odd, ROC AUC" in written
     page = Path("c/report.html").read_text()
@@ -89,6 +91,31 @@ def test_vectors_of_smiles_are_those_of_the_model_in_the_order_of_the_rows(run, 
     Path("some.smi").write_text("\n".join(f"{s} name{i}" for i, s in enumerate(some)))
     assert run("embed", folder, "some.smi", "--out", "v.npy")[0] == 0
     assert np.allclose(np.load("v.npy"), np.array(wanted), atol=1e-4)
+    code, _, err = run("evaluate", folder, "--data", sets, "--pooling", "moments", "--out", "m")
+    assert code == 0, err
+    found = json.loads(Path("m/results.json").read_text())["metrics"]
+    assert found and all(key.startswith("moments_probe_") for key in found)
+
+
+def test_evaluate_takes_molecules_that_are_larger_than_those_of_the_demo(run, sets):
+    folder, _ = pretrained(run, sets)
+    rows = [f"{'C' * (30 + i % 30)}{ring},{i}" for i, ring in enumerate(RINGS * 8)]
+    Path("large.csv").write_text("\n".join(["smiles,value", *rows]))
+    code, _, err = run("evaluate", folder, "--data", "large.csv", "--pooling", "cls,moments", "--out", "m")
+    assert code == 0, err
+
+
+def test_single_atoms_have_the_moments_of_one_token(run, sets):
+    folder, _ = pretrained(run, sets)
+    Path("methane.smi").write_text("C one\nO two\n")
+    for pooling in ("mean", "cls+mean", "moments"):
+        code, _, err = run("embed", folder, "methane.smi", "--out", f"{pooling}.npy", "--pooling", pooling)
+        assert code == 0, err
+    means, moments = np.load("mean.npy"), np.load("moments.npy")
+    one = np.concatenate([np.ones((2, 1)), means], axis=1)
+    norms = np.linalg.norm(one, axis=1)
+    assert np.allclose(np.linalg.norm(moments, axis=1), norms, rtol=1e-2)  # the root of x x' is x x' / |x|
+    assert np.allclose(moments[:, 0], 1 / norms, atol=1e-2)
 
 
 def test_a_model_of_molecules_is_diagnosed_and_converted(run, sets):
@@ -108,8 +135,8 @@ def test_a_model_of_molecules_is_diagnosed_and_converted(run, sets):
     ("words", "said"),
     [
         (["export", "o", "--out", "m.onnx"], "which are not exported"),
-        (["evaluate", "o"], "say by --data on which table"),
-        (["evaluate", "o", "--data", "sets", "--on", "linear"], "leave --on and --pooling out"),
+        (["evaluate", "o"], "add --data with a table"),
+        (["evaluate", "o", "--data", "sets", "--on", "linear"], "leave --on out"),
         (["evaluate", "o", "--data", "nowhere"], "nowhere is no table of molecules and no folder"),
         (
             ["embed", "o", "bad.csv", "--out", "v.npy"],
@@ -139,6 +166,7 @@ def test_tables_to_probe_on_need_pretraining(run, sets):
     assert code == 1 and "add --set task=pretrain" in err
 
 
+@pytest.mark.slow
 def test_a_model_with_shared_norms_opens_in_a_process_that_has_not_trained_one(tmp_path):
     from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
 

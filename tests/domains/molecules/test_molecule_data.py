@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from sepnorm import SepNormError
 from sepnorm.domains.molecules.config import PRESETS
 from sepnorm.domains.molecules.data import load_molecules, load_probed, scaffold
 from sepnorm.domains.molecules.tables import read_table
-from sepnorm.errors import SepNormWarning
+from sepnorm.errors import LeftOutWarning, SepNormWarning
 
 SMILES = [
     "CCO",
@@ -44,7 +45,7 @@ def many(count=40):
 
 def test_a_setting_that_keeps_molecules_out_is_said(tmp_path):
     with pytest.warns(
-        SepNormWarning, match=r"^10 of 32 training molecules are used, as train_molecules=10 says: --set"
+        SepNormWarning, match=r"^10 of 32 training molecules are used, because train_molecules=10; --set"
     ):
         found = load_molecules(config(table(tmp_path, many()), train_molecules=10, split="random"))
     assert len(found.train) == 10
@@ -125,9 +126,7 @@ def test_of_scaffolds_as_frequent_as_each_other_the_first_are_for_testing(tmp_pa
 def test_a_part_with_one_class_is_refused_and_not_left_without_a_score(tmp_path):
     rings = [f"C1{'C' * size}N1" for size in range(1, 41)]
     rows = [f"{ring},{int(i >= 6)}" for i, ring in enumerate(rings)]
-    with pytest.raises(
-        SepNormError, match=r"all molecules of .* for test are of class 0, so that nothing can be scored"
-    ):
+    with pytest.raises(SepNormError, match=r"all molecules of .* for test have class 0, so nothing can be scored"):
         load_molecules(config(table(tmp_path, rows), split="scaffold"))
     assert load_molecules(
         config(table(tmp_path, [f"{ring},{i % 2}" for i, ring in enumerate(rings)]), split="scaffold")
@@ -144,12 +143,34 @@ def test_several_targets_may_be_missing_here_and_there(tmp_path):
     assert bool(data.train.targets.isnan().any())
 
 
+def several_classes(folder: Path) -> str:
+    """A table with three columns of classes, as Tox21 has twelve; the last is the same for every molecule."""
+    rings = [f"{'C' * (i // 12)}C1{'C' * (i % 12 + 2)}1" for i in range(60)]
+    rows = [f"{ring},{i // 12 % 2 if i % 5 else ''},{(i // 2) % 2},0,id{i}" for i, ring in enumerate(rings)]
+    return table(folder, rows, "smiles,NR-AR,NR-ER,SR-p53,mol_id")
+
+
+def test_all_columns_of_classes_are_targets_where_there_are_no_other_numbers(tmp_path):
+    assert list(read_table(several_classes(tmp_path)).targets) == ["NR-AR", "NR-ER", "SR-p53"]
+    with pytest.raises(SepNormError, match=r"'SR-p53' of .* is always 0 in training"):
+        load_molecules(config(several_classes(tmp_path)))
+
+
+def test_a_table_of_several_targets_is_a_test_of_a_pretrained_model_too(tmp_path):
+    pretraining = config("nci", task="pretrain", test=several_classes(tmp_path), train_molecules=50, molecules=100)
+    with pytest.warns(LeftOutWarning, match=r"1 of 3 targets of .* are always the same in training, such as 'SR-p53'"):
+        (found,) = load_probed(pretraining).values()
+    assert found.names == ["NR-AR", "NR-ER"] and found.classes
+    assert [part.targets.shape[1] for part in (found.train, found.valid, found.test)] == [2, 2, 2]
+    assert bool(found.train.targets.isnan().any())
+
+
 def test_rows_that_are_no_molecule_are_named_and_left_out_up_to_a_limit(tmp_path):
     source = table(tmp_path, [*many(), "C1CC,1", ",2"])
     with pytest.warns(SepNormWarning, match=r"2 of 42 rows.*row 41 'C1CC'.*row 42 '': the SMILES is empty"):
         data = load_molecules(config(source))
     assert [each.row for each in data.rejected] == [40, 41]
-    with pytest.raises(SepNormError, match=r"2 of 42 rows.*can allow more by --set max_rejected"):
+    with pytest.raises(SepNormError, match=r"2 of 42 rows.*allow more with --set max_rejected"):
         load_molecules(config(source, max_rejected=0.01))
 
 
@@ -208,7 +229,7 @@ def test_the_packaged_molecules_are_there(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", [b"smiles,y\nC\xff\xfe,1\n\xaa,2\n", b"smiles,smiles\nC,C\n"])
 def test_a_table_that_is_no_text_or_has_a_column_twice_is_one_sentence(tmp_path, content):
     (tmp_path / "t.csv").write_bytes(content)
-    with pytest.raises(SepNormError, match=r"cannot be read as a table|no molecule|holds SMILES"):
+    with pytest.raises(SepNormError, match=r"cannot be read as a table|no valid molecules|holds SMILES"):
         load_molecules(PRESETS["demo"].changed({"data": str(tmp_path / "t.csv")}))
 
 
@@ -221,3 +242,35 @@ def test_a_table_that_is_probed_needs_a_target_and_is_told_how_to_name_it(tmp_pa
         load_probed(pretraining)
     with pytest.raises(SepNormError, match="name it by --label NAME"):
         load_probed(pretraining, naming="name it by --label NAME")
+
+
+def ogb_folder(folder: Path, named: str = "5") -> str:
+    """As OGB unpacks ogbg-molpcba: a packed table, and lists of rows."""
+    rows = [f"{SMILES[i % 12]},{i % 2},{(i // 2) % 2 if i % 5 else ''},CID{i}" for i in range(30)]
+    for name, lines in {
+        "mapping/mol.csv.gz": ["smiles,PCBA-1,PCBA-2,mol_id", *rows],
+        "split/scaffold/train.csv.gz": [str(row) for row in range(6, 30)],
+        "split/scaffold/valid.csv.gz": ["0", "1", "2"],
+        "split/scaffold/test.csv.gz": ["3", "4", named],
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(folder / name, "wt") as file:
+            file.write("\n".join(lines) + "\n")
+    return str(folder)
+
+
+def test_a_folder_of_ogb_has_its_targets_and_its_split(tmp_path):
+    data = load_molecules(config(ogb_folder(tmp_path)))
+    assert data.names == ["PCBA-1", "PCBA-2"] and data.classes
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [24, 3, 3]
+    assert data.test.smiles == SMILES[3:6]
+    with pytest.raises(SepNormError, match=r"names the row '99' for test, and .* has 30 rows"):
+        load_molecules(config(ogb_folder(tmp_path, "99")))
+
+
+def test_the_gap_of_pcqm4mv2_is_its_target(tmp_path):
+    rows = [f"{i},{SMILES[i % 12]},{i / 7 if i % 6 else ''}" for i in range(60)]
+    preset = PRESETS["pcqm4mv2"].changed({"data": table(tmp_path, rows, "idx,smiles,homolumogap")})
+    data = load_molecules(preset)
+    assert data.names == ["homolumogap"] and not data.classes
+    assert sum(map(len, (data.train, data.valid, data.test))) == 50

@@ -39,7 +39,7 @@ def made_up(classes: bool = False) -> MoleculeRecipe:
     mean = torch.zeros(2) if classes else train.targets.nanmean(0)
     std = torch.ones(2) if classes else torch.tensor([2.0, 3.0])
     recipe.data = MoleculeData(train, valid, test, ["carbons", "atoms"], classes, mean, std, [])
-    recipe.probed = {}
+    recipe.probed, recipe.stream = {}, None
     return recipe
 
 
@@ -92,7 +92,7 @@ def test_batches_are_of_all_sizes_unless_it_is_asked_for_and_never_for_batch_nor
     ranges = [[int(sizes[steps.chosen(k)].max() - sizes[steps.chosen(k)].min()) for k in range(10)] for steps in found]
     assert min(ranges[0]) > 15 and max(ranges[1]) < 10
     for norm in ("bn", "bn+ln", "ln+bn"):
-        with pytest.raises(SepNormError, match="leave similar_sizes out, or take a norm without bn"):
+        with pytest.raises(SepNormError, match="leave out similar_sizes, or use a norm without bn"):
             config.changed({"similar_sizes": True, "norm": norm})
 
 

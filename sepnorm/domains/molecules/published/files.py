@@ -1,0 +1,257 @@
+"""Reads and writes published checkpoints: folders of transformers 4, and pickled weights, without running code."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+import zipfile
+from argparse import Namespace
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepnorm.domains.molecules.published.config import FIXED, PublishedConfig
+from sepnorm.errors import SepNormError, one_line
+from sepnorm.files import DAMAGE, make_folder, require_file, write_text, write_whole
+from sepnorm.layer import TokenNorm
+from sepnorm.surgery.opening.settings import read_named, regular, vet_size, weight_files
+from sepnorm.surgery.opening.sizes import Size, require_fitting
+
+#: The published models on the Hub, by their names in papers and documentation.
+KNOWN = {f"graphormer-base-pcqm4m{version}": f"clefourrier/graphormer-base-pcqm4m{version}" for version in ("v1", "v2")}
+_PICKLED = "pytorch_model.bin"
+_CLASSES = {True: "GraphormerForGraphClassification", False: "GraphormerModel"}  # with and without a head
+#: Microsoft's names of weights that differ, with the names of transformers.
+_RENAMED = {
+    "encoder.embed_out.weight": "classifier.classifier.weight",
+    "encoder.lm_output_learned_bias": "classifier.lm_output_learned_bias",
+}
+_UNUSED = ("encoder.masked_lm_pooler.weight", "encoder.masked_lm_pooler.bias")  # Microsoft's, never called
+#: Settings in Microsoft's checkpoints: names of transformers, with Microsoft's.
+_ARGUMENTS = {
+    name: name
+    for name in "multi_hop_max_dist spatial_pos_max edge_type max_nodes dropout attention_dropout activation_fn".split()
+} | {"activation_dropout": "act_dropout"}
+_SETTINGS = frozenset(FIXED) | frozenset(inspect.signature(PublishedConfig.__init__).parameters) - {"self", "kwargs"}
+_UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, pickle.UnpicklingError)
+
+
+def read_published(cls: Any, source: str | Path, given: Mapping[str, Any]) -> Any:
+    """See ``Graphormer.from_published``. ``given`` overrides settings of the checkpoint."""
+    path = Path(source)
+    if path.is_dir():
+        settings, state, where = _folder(path)
+    elif path.is_file():
+        settings, state, where = _microsoft(path)
+    else:
+        settings, state, where = _folder(_fetched(str(source)))
+    values = [tensor.numel() for tensor in state.values()]
+    try:
+        config = PublishedConfig(**(settings | {"num_classes": _classes(state)} | dict(given)))
+        require_fitting(lambda: cls(config), Size(len(values), sum(values)), where)
+    except SepNormError:
+        raise
+    except DAMAGE as error:  # impossible sizes
+        raise SepNormError(f"{where} describes no Graphormer: {one_line(error)}. Copy it again.") from error
+    model = cls(config).to(next(iter(state.values())).dtype)
+    _fill(model, state, where)
+    return model.eval()
+
+
+def write_published(model: Any, folder: Path) -> None:
+    """See ``Graphormer.save_published``."""
+    from safetensors.torch import save_file
+
+    if any(isinstance(module, TokenNorm) for module in model.modules()):
+        raise SepNormError(
+            "a model with separate norms cannot be saved as published: sepnorm.revert puts the old norms back, and sepnorm.save "
+            "keeps the new ones."
+        )
+    make_folder(folder)
+    headed = model.classifier is not None
+    state = {name if headed else name.removeprefix("encoder."): value for name, value in model.state_dict().items()}
+    state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    settings = model.config.to_dict()
+    kept = {name: settings[name] for name in sorted(_SETTINGS) if name in settings}
+    kept |= {
+        "model_type": PublishedConfig.model_type,
+        "architectures": [_CLASSES[headed]],
+        "num_classes": model.config.num_classes or 1,
+        "torch_dtype": str(model.dtype).removeprefix("torch."),
+    }
+    write_text(folder / "config.json", json.dumps(kept, indent=2, sort_keys=True))
+    write_whole(folder / "model.safetensors", lambda place: save_file(state, place, metadata={"format": "pt"}))
+
+
+# ---- transformers -------------------------------------------------------------------------------------------------
+
+
+def _folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Path]:
+    where = folder / "config.json"
+    config = read_named(where)
+    if config is None:
+        raise SepNormError(
+            f"{folder} has no config.json: give a folder of transformers 4, or Microsoft's checkpoint (.pt)."
+        )
+    if config.get("model_type") != PublishedConfig.model_type:
+        raise SepNormError(
+            f"{folder} holds a {config.get('model_type')!r} model, and from_published opens 'graphormer' alone: sepnorm.load opens "
+            "others."
+        )
+    state = _prefixed(_weights(folder))
+    longest = max((side for tensor in state.values() for side in tensor.shape), default=0)
+    settings = {key: vet_size(key, value, where, longest) for key, value in config.items() if key in _SETTINGS}
+    return settings, state, where
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    damage: tuple[type[Exception], ...] = (*DAMAGE, SafetensorError)
+    state: dict[str, Tensor] = {}
+    names = list(weight_files(folder))
+    for name in names:
+        try:
+            state |= load_file(str(regular(folder / name)))
+        except damage as error:
+            raise SepNormError(f"{folder / name} cannot be read: {one_line(error)}. Copy it again.") from error
+    if names:
+        return state
+    path = regular(folder / _PICKLED)
+    if path is None:
+        raise SepNormError(f"{folder} has neither model.safetensors nor {_PICKLED}: it is incomplete, copy it again.")
+    return _tensors(_unpickled(path), path)
+
+
+def _prefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights under the names of the class with a head, also if ``GraphormerModel`` saved them."""
+    headless = any(name.startswith("graph_encoder.") for name in state)
+    return {f"encoder.{name}" if headless else name: value for name, value in state.items()}
+
+
+def _fetched(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = ["config.json", "model.safetensors", "model-*-of-*.safetensors", "*.index.json", _PICKLED]
+    try:
+        return Path(snapshot_download(KNOWN.get(name, name), allow_patterns=patterns))
+    except Exception as error:  # each library has its own errors for unreachable names
+        raise SepNormError(
+            f"{name} is no folder and no file, and cannot be fetched from the hub ({one_line(error)}): give the folder, or one of "
+            f"{', '.join(KNOWN)}."
+        ) from error
+
+
+# ---- Microsoft's repository ---------------------------------------------------------------------------------------
+
+
+def _microsoft(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], Path]:
+    found = _unpickled(path)
+    state = _tensors(found.get("model", found), path)
+    state = {_RENAMED.get(name, name): value for name, value in state.items() if name not in _UNUSED}
+    return _described(found) | _measured(state, path) | {"collator": "microsoft"}, state, path
+
+
+def _described(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from the saved arguments of the training run, if any."""
+    said = found.get("args")
+    if said is None and isinstance(found.get("cfg"), Mapping):
+        said = found["cfg"].get("model")
+    arguments = vars(said) if isinstance(said, Namespace) else said if isinstance(said, Mapping) else {}
+    return {ours: arguments[theirs] for ours, theirs in _ARGUMENTS.items() if arguments.get(theirs) is not None}
+
+
+def _measured(state: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
+    """Settings that follow from the weights: sizes and the place of norms."""
+    graph = "encoder.graph_encoder."
+    shapes = {name.removeprefix(graph): tuple(value.shape) for name, value in state.items()}
+    try:
+        rows, width = shapes["graph_node_feature.atom_encoder.weight"]
+        edges, heads = shapes["graph_attn_bias.edge_encoder.weight"]
+        layers = {int(name.split(".")[1]) for name in shapes if name.startswith("layers.")}
+        found = {
+            "num_atoms": rows - 1,
+            "num_edges": edges - 1,
+            "num_in_degree": shapes["graph_node_feature.in_degree_encoder.weight"][0],
+            "num_out_degree": shapes["graph_node_feature.out_degree_encoder.weight"][0],
+            "num_spatial": shapes["graph_attn_bias.spatial_pos_encoder.weight"][0],
+            "embedding_dim": width,
+            "ffn_embedding_dim": shapes["layers.0.fc1.weight"][0],
+            "num_attention_heads": heads,
+            "num_hidden_layers": len(layers),
+            "encoder_normalize_before": "emb_layer_norm.weight" in shapes,
+            "pre_layernorm": "final_layer_norm.weight" in shapes,
+        }
+    except (LookupError, ValueError) as error:
+        raise SepNormError(
+            f"{path} holds no weights of a Graphormer as Microsoft's repository and transformers 4 have it: its tensors are "
+            f"{', '.join(list(state)[:3])} and others."
+        ) from error
+    hops = shapes.get("graph_attn_bias.edge_dis_encoder.weight")
+    if hops is None:
+        return found | {"edge_type": "one_hop"}
+    return found | {"edge_type": "multi_hop", "num_edge_dis": hops[0] // heads**2}
+
+
+# ---- weights ------------------------------------------------------------------------------------------------------
+
+
+def _unpickled(path: Path) -> Mapping[str, Any]:
+    """Loads a file of ``torch.save`` with ``weights_only``: tensors, numbers, strings and arguments, but no code.
+
+    Raises for a compressed archive, which could unpack to any size.
+    """
+    require_file(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+    except (OSError, zipfile.BadZipFile) as error:
+        raise SepNormError(
+            f"{path} is no checkpoint that torch.save wrote since version 1.6: {one_line(error)}. Save it again."
+        ) from error
+    if packed:
+        raise SepNormError(f"{path} is packed, which torch.save does not do: it is not opened.")
+    try:
+        with torch.serialization.safe_globals([Namespace]):
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise SepNormError(
+            f"{path} holds more than tensors and settings, or is damaged, and nothing else is unpickled: {one_line(error)}. If you "
+            "trust it, keep its weights alone: torch.save({'model': torch.load(path, weights_only=False)['model']}, new_path)."
+        ) from error
+    if not isinstance(found, Mapping):
+        raise SepNormError(f"{path} holds a {type(found).__name__}, and weights by their names are needed.")
+    return found
+
+
+def _tensors(state: Any, path: Path) -> dict[str, Tensor]:
+    """Checks that these are weights by name, in total no larger than the file."""
+    if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+        raise SepNormError(f"{path} holds no weights by their names: give a checkpoint of a Graphormer.")
+    if sum(prod(value.shape) * value.element_size() for value in state.values()) > path.stat().st_size:
+        raise SepNormError(f"{path} names more weights than it holds: it is not opened.")
+    return dict(state)
+
+
+def _classes(state: Mapping[str, Tensor]) -> int:
+    head = state.get("classifier.classifier.weight")
+    return 0 if head is None else len(head)
+
+
+def _fill(model: Any, state: Mapping[str, Tensor], where: Path) -> None:
+    """Loads the weights. Raises if one is missing or left over."""
+    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    for name in [*wanted, *state]:
+        here, there = wanted.get(name), tuple(state[name].shape) if name in state else None
+        if here != there:
+            raise SepNormError(
+                f"the weights beside {where.name} in {where.parent} are those of another model: {name} has the shape {there} there "
+                f"and {here} in this one. Use the config and weights of the same model."
+            )
+    model.load_state_dict(state)

@@ -1,0 +1,163 @@
+"""Streams of molecules during training: worker processes featurise the next buffer ahead."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any
+
+from sepnorm.data.streams import Stream, open_rows, some_rows
+from sepnorm.domains.molecules.config import MoleculeConfig
+from sepnorm.domains.molecules.data import arrange, as_number
+from sepnorm.domains.molecules.features import Rejected, featurise
+from sepnorm.domains.molecules.graphs import Graph, Graphs
+from sepnorm.domains.molecules.tables import LINES, PACKAGED, SPLITS, Table, choose, smiles_column
+from sepnorm.errors import LeftOutWarning, SepNormError
+
+_SOME = 10_000  # molecules for measuring the model and for the scale of targets
+_LOOKED_AT = 200  # molecules read to identify the columns
+_PART = 500  # molecules per job of a worker
+_NO_SMILES = ("", "smiles")  # empty line, header
+_FEW = 10  # number of invalid rows that is always allowed
+
+Sample = tuple[Graph, list[float]]  # molecule and targets
+
+
+def streamed_table(config: MoleculeConfig, count: int = _LOOKED_AT) -> tuple[Any, str, Table]:
+    """The rows of a stream, its SMILES column, and a table of some rows."""
+    if config.data in PACKAGED:
+        raise SepNormError(f"{config.data} is small and is read whole: leave stream out, or name other data.")
+    rows = open_rows(config.data, lines=LINES)
+    some = some_rows(config.data, rows, count)
+    columns = {name: _typed([row.get(name) for row in some]) for name in some[0]}
+    if set(columns) == {"text"}:  # lines with a molecule and perhaps its name
+        words = [_first_word(text) for text in columns["text"]]
+        column, columns = "text", {"smiles": [word for word in words if word.lower() not in _NO_SMILES]}
+    else:
+        column = smiles_column(config.data, columns, config.column)
+    labelled = config.task == "supervised"
+    return rows, column, choose(config.data, columns, config.column, config.targets, labelled)
+
+
+def _first_word(line: Any) -> str:
+    return next(iter(str(line).split()), "")
+
+
+def _typed(values: list[Any]) -> list[Any]:
+    """Converts strings to numbers if all are numbers or empty: a streamed CSV file has only strings."""
+    try:
+        return [float(value) if value else None for value in values] if isinstance(values[0], str) else values
+    except (TypeError, ValueError):
+        return values
+
+
+class MoleculeStream:
+    """The molecule stream of a config. ``data`` holds some molecules; its validation and test split are held out."""
+
+    def __init__(self, config: MoleculeConfig) -> None:
+        self._config = config
+        self._rows, self._column, table = streamed_table(config, _SOME)
+        self._targets = list(table.targets)
+        self.data = arrange(table, config)
+        self._held_out = frozenset(self.data.valid.smiles) | frozenset(self.data.test.smiles)
+
+    def open(self, seed: int) -> Ahead:
+        """Opens the stream at its beginning."""
+        return Ahead(Stream(self._config.data, self._rows, self._samples, seed), self._config)
+
+    def _samples(self, row: dict[str, Any]) -> list[tuple[str, list[float]]] | None:
+        text = _first_word(row.get(self._column))
+        if str(row.get("split", "train")).lower() not in SPLITS["train"] or text in self._held_out:
+            return []
+        if text.lower() in _NO_SMILES:
+            return [] if text else None
+        try:
+            targets = [as_number(row.get(name)) for name in self._targets]
+        except (TypeError, ValueError):
+            return None
+        unknown = self._config.task == "supervised" and all(value != value for value in targets)
+        return [] if unknown else [(text, targets)]
+
+
+class Ahead:
+    """Reads and featurises the next buffer in worker processes while the current one is used for training."""
+
+    def __init__(self, stream: Stream, config: MoleculeConfig) -> None:
+        self._stream, self._config = stream, config
+        alone = multiprocessing.current_process().daemon  # daemons must not have child processes
+        self._pool = None if alone else ProcessPoolExecutor(os.cpu_count())
+        self._next: tuple[dict[str, Any], list[Any], list[Future[Any]]] | None = None
+        self._read = self._rejected = 0
+
+    def take(self, count: int) -> list[Sample]:
+        """The next molecules. An invalid row is replaced by the molecule before it."""
+        _, rows, parts = self._next or self._begun(count)
+        graphs = self._graphs([part.result() for part in parts])
+        self._next = self._begun(count)
+        return [(graph, targets) for graph, (_, targets) in zip(graphs, rows, strict=True)]
+
+    def state(self) -> dict[str, Any]:
+        return self._stream.state() if self._next is None else self._next[0]
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._next = None
+        self._stream.restore(state)
+
+    def close(self) -> None:
+        """Stops the workers and drops what was read ahead."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _begun(self, count: int) -> tuple[dict[str, Any], list[Any], list[Future[Any]]]:
+        state, rows = self._stream.state(), self._stream.take(count)
+        texts = [text for text, _ in rows]
+        return state, rows, [self._submitted(texts[start : start + _PART]) for start in range(0, len(texts), _PART)]
+
+    def _submitted(self, texts: list[str]) -> Future[Any]:
+        settings = (texts, self._config.features, self._config.max_atoms)
+        if self._pool is not None:
+            return self._pool.submit(_featurised, *settings)
+        done: Future[Any] = Future()
+        done.set_result(_featurised(*settings))
+        return done
+
+    def _graphs(self, parts: Sequence[tuple[Graphs, list[Rejected]]]) -> list[Graph]:
+        found: list[Graph | None] = []
+        for graphs, rejected in parts:
+            self._count(len(graphs) + len(rejected), rejected)
+            rows = iter(graphs)
+            bad = {each.row for each in rejected}
+            found += [None if row in bad else next(rows) for row in range(len(graphs) + len(bad))]
+        last = next((graph for graph in found if graph is not None), None)
+        if last is None:
+            raise SepNormError(f"{self._config.data} holds no valid molecules.")
+        whole = []
+        for graph in found:
+            last = last if graph is None else graph
+            whole.append(last)
+        return whole
+
+    def _count(self, read: int, rejected: list[Rejected]) -> None:
+        if not rejected:
+            self._read += read
+            return
+        first = f"such as {rejected[0].smiles!r}: {rejected[0].reason}"
+        if not self._rejected:
+            warnings.warn(
+                f"some rows of {self._config.data} are no valid molecules, {first}. Each is replaced by the molecule before it.",
+                LeftOutWarning,
+                stacklevel=2,
+            )
+        self._read, self._rejected = self._read + read, self._rejected + len(rejected)
+        if self._rejected > max(_FEW, self._config.max_rejected * self._read):
+            raise SepNormError(
+                f"{self._rejected} of the first {self._read} rows of {self._config.data} are no valid molecules, "
+                f"{first}. Fix them, or allow more with --set max_rejected=SHARE."
+            )
+
+
+def _featurised(texts: list[str], kind: str, max_atoms: int) -> tuple[Graphs, list[Rejected]]:
+    return featurise(texts, kind, max_atoms=max_atoms)

@@ -1,0 +1,175 @@
+"""Molecules that are read while a model is trained: lines, tables, what is held out, and graphs that are made ahead."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import torch
+
+from sepnorm import SepNormError
+from sepnorm.domains.molecules import streaming
+from sepnorm.domains.molecules.config import PRESETS, MoleculeConfig
+from sepnorm.domains.molecules.features import featurise
+from sepnorm.domains.molecules.look import has_targets, look_at
+from sepnorm.domains.molecules.recipe import MoleculeRecipe
+from sepnorm.domains.molecules.streaming import MoleculeStream
+from sepnorm.errors import LeftOutWarning
+
+SMILES = [f"{'C' * (number % 9)}N{'C' * (number // 9)}O" for number in range(120)]
+TINY = PRESETS["demo"].changed(
+    {"train_molecules": None, "width": 16, "depth": 1, "heads": 2, "feed_forward": 16, "batch_size": 8, "max_steps": 10}
+)
+
+
+def config(data: object, **changes: object) -> MoleculeConfig:
+    return TINY.changed({"data": str(data), "stream": 24, "split": "random"} | changes)
+
+
+def lines(folder: Path, texts: list[str] = SMILES) -> Path:
+    """A packed file of SMILES with names, under a heading."""
+    path = folder / "molecules.smi.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("smiles name\n" + "".join(f"{text}\tm{number}\n" for number, text in enumerate(texts)))
+    return path
+
+
+def labelled(folder: Path, kind: str) -> Path:
+    """Shards of a table with a target that some molecules do not have, and a column that is of no matter."""
+    folder.mkdir()
+    for shard in range(2):
+        rows = range(shard * 60, shard * 60 + 60)
+        columns = {"idx": list(rows), "smiles": [SMILES[row] for row in rows]}
+        columns["homolumogap"] = [None if row % 10 == 0 else row / 4 for row in rows]
+        table = pyarrow.table(columns)
+        if kind == "parquet":
+            pyarrow.parquet.write_table(table, folder / f"{shard}.parquet")
+        else:
+            pyarrow.csv.write_csv(table, folder / f"{shard}.csv")
+    return folder
+
+
+def codes(samples: list[streaming.Sample]) -> list[bytes]:
+    return [graph.atoms.tobytes() + graph.bonds.tobytes() for graph, _ in samples]
+
+
+def test_lines_give_their_molecules_and_not_those_that_are_held_out(tmp_path):
+    stream = MoleculeStream(config(lines(tmp_path), task="pretrain"))
+    held_out = {*stream.data.valid.smiles, *stream.data.test.smiles}
+    assert len(held_out) == 24
+    source = stream.open(0)
+    found = source.take(96)
+    source.close()
+    wanted = featurise([text for text in SMILES if text not in held_out], "ogb")[0]
+    assert codes(found) == codes([(graph, []) for graph in wanted])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_tables_give_targets_too(tmp_path, kind):
+    chosen = config(labelled(tmp_path / "data", kind))
+    assert has_targets(chosen) and "a stream of data" in look_at(chosen).data
+    stream = MoleculeStream(chosen)
+    assert stream.data.names == ["homolumogap"] and not stream.data.classes
+    source = stream.open(0)
+    found = source.take(60)
+    source.close()
+    known = {SMILES[row]: row / 4 for row in range(120) if row % 10}
+    of_code = {
+        codes([(graph, [])])[0]: known[text]
+        for text, graph in zip(known, featurise(list(known), "ogb")[0], strict=True)
+    }
+    assert [targets for _, targets in found] == [[of_code[code]] for code in codes(found)]
+
+
+@pytest.mark.parametrize("task", ["pretrain", "supervised"])
+def test_a_run_on_a_stream_goes_on_bit_by_bit(tmp_path, task):
+    chosen = config(labelled(tmp_path / "data", "csv"), task=task, checkpoints=1)
+    whole, _ = MoleculeRecipe(chosen).train(chosen, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole/checkpoint-5", tmp_path / "part/checkpoint-5")
+    resumed, _ = MoleculeRecipe(chosen).train(chosen, tmp_path / "part")
+    assert all(torch.equal(value, resumed.state_dict()[key]) for key, value in whole.state_dict().items())
+
+
+def test_what_was_read_ahead_is_read_again_from_a_state(tmp_path):
+    stream = MoleculeStream(config(lines(tmp_path), task="pretrain"))
+    first, second = stream.open(3), stream.open(3)
+    first.take(40)
+    state = first.state()
+    wanted = codes(first.take(40))
+    second.restore(state)
+    assert codes(second.take(40)) == wanted
+    first.close(), second.close()
+
+
+def test_a_process_that_may_have_none_of_its_own_does_the_same(tmp_path, monkeypatch):
+    stream = MoleculeStream(config(lines(tmp_path), task="pretrain"))
+    source = stream.open(0)
+    wanted = codes(source.take(90))
+    source.close()
+    monkeypatch.setattr(streaming.multiprocessing, "current_process", lambda: type("P", (), {"daemon": True}))
+    alone = stream.open(0)
+    assert alone._pool is None and codes(alone.take(90)) == wanted
+
+
+def test_a_row_that_is_no_molecule_is_replaced_and_many_are_refused(tmp_path, monkeypatch):
+    stream = MoleculeStream(config(lines(tmp_path, [*SMILES[:60], "C1CC", *SMILES[60:]]), task="pretrain"))
+    source = stream.open(0)
+    with pytest.warns(
+        LeftOutWarning, match=r"such as 'C1CC': RDKit cannot read it.*Each is replaced by the molecule before it"
+    ):
+        found = codes(source.take(97))
+    source.close()
+    twice = [code for code, following in pairwise(found) if code == following]
+    assert len(found) == 97 and len(set(found)) == 96 and len(twice) == 1
+    monkeypatch.setattr(streaming, "_SOME", 100)
+    later = MoleculeStream(config(lines(tmp_path, SMILES + ["C1CC"] * 20), task="pretrain")).open(0)
+    with (
+        pytest.warns(LeftOutWarning),
+        pytest.raises(SepNormError, match=r"of the first .* are no valid molecules"),
+    ):
+        later.take(118)
+    later.close()
+
+
+def run(folder: Path, **given: object) -> None:
+    chosen = config(**given)
+    MoleculeRecipe(chosen).train(chosen, folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": "nci"}, "nci is small and is read whole: leave stream out"),
+        ({"train_molecules": 100}, "--set train_molecules=null"),
+        ({"molecules": 100}, "--set molecules=null"),
+        ({"max_steps": None}, "a stream has no end: say how long to train by --set max_steps=STEPS"),
+        ({"stream": 4}, "stream=4 is smaller than a batch of 8"),
+        ({"column": "mol"}, "has no column 'mol': it has smiles"),
+    ],
+)
+def test_what_a_stream_cannot_have_is_refused(tmp_path, changes, message):
+    given = {"data": lines(tmp_path), "task": "pretrain"} | changes
+    with pytest.raises(SepNormError, match=message):
+        run(tmp_path / "run", **given)
+
+
+def test_a_stream_without_molecules_is_refused(tmp_path):
+    with pytest.raises(SepNormError, match="are no valid molecules"):
+        MoleculeStream(config(lines(tmp_path, ["x y"] * 50), task="pretrain"))
+    (tmp_path / "a.sdf").write_text("x")
+    with pytest.raises(SepNormError, match=r"names no file of a kind that can be streamed: \.smi"):
+        MoleculeStream(config(tmp_path / "a.sdf"))
+
+
+def test_numbers_of_texts():
+    assert streaming._typed(["1", "", "2.5"]) == [1.0, None, 2.5]
+    assert streaming._typed(["1", "x"]) == ["1", "x"]
+    assert streaming._typed([1, None]) == [1, None]
+    assert np.isnan(streaming.as_number("")) and streaming.as_number(0) == 0

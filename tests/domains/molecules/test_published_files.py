@@ -1,0 +1,192 @@
+"""Files of published Graphormers, in both forms: bit by bit there and back, and what is refused."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import zipfile
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from published_models import model
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import sepnorm
+from sepnorm import Graphormer, SepNormError
+from sepnorm.domains.encoders import open_encoder
+from sepnorm.domains.molecules.model import encode
+
+
+def same(one: Graphormer, other: Graphormer) -> bool:
+    left, right = one.state_dict(), other.state_dict()
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"num_classes": 0}, {"pre_layernorm": True, "num_classes": 4, "features": "zinc"}]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_folders_come_back_bit_by_bit(tmp_path, changes, dtype):
+    built = model(**changes).to(dtype)
+    built.save_published(tmp_path / "one")
+    again = Graphormer.from_published(tmp_path / "one")
+    assert same(built, again) and again.dtype == dtype and not again.training
+    again.save_published(tmp_path / "two")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    config = json.loads((tmp_path / "one/config.json").read_text())
+    headed = changes.get("num_classes") != 0
+    assert config["architectures"] == ["GraphormerForGraphClassification" if headed else "GraphormerModel"]
+
+
+def test_pickled_weights_are_read_where_there_are_no_others(tmp_path):
+    built = model()
+    built.save_published(tmp_path)
+    torch.save(built.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    assert same(built, Graphormer.from_published(tmp_path))
+
+
+def microsoft(built: Graphormer, **more: object) -> dict:
+    state = built.state_dict()
+    for new, old in (("embed_out.weight", "classifier.weight"), ("lm_output_learned_bias", "lm_output_learned_bias")):
+        state[f"encoder.{new}"] = state.pop(f"classifier.{old}")
+    state["encoder.masked_lm_pooler.weight"] = torch.zeros(16, 16)
+    state["encoder.masked_lm_pooler.bias"] = torch.zeros(16)
+    return {"model": state, **more}
+
+
+@pytest.mark.parametrize("kept", ["args", "cfg", "nothing"])
+def test_microsofts_checkpoints_tell_their_sizes(tmp_path, kept):
+    built = model(pre_layernorm=True, num_classes=3, multi_hop_max_dist=5 if kept == "nothing" else 8)
+    said = argparse.Namespace(multi_hop_max_dist=8, act_dropout=0.25)
+    more = {"args": {"args": said}, "cfg": {"cfg": {"model": said}}, "nothing": {}}[kept]
+    torch.save(microsoft(built, **more), tmp_path / "checkpoint_best.pt")
+    again = Graphormer.from_published(tmp_path / "checkpoint_best.pt")
+    assert same(built, again)
+    assert again.config.collator == "microsoft" and again.config.pre_layernorm
+    assert again.config.multi_hop_max_dist == built.config.multi_hop_max_dist
+    assert again.config.activation_dropout == (0.1 if kept == "nothing" else 0.25)
+
+
+def test_what_is_given_comes_before_what_a_checkpoint_says(tmp_path):
+    built = model(features="zinc")
+    built.save_published(tmp_path)
+    found = Graphormer.from_published(tmp_path, features="ogb", collator="microsoft", multi_hop_max_dist=3)
+    assert (found.config.features, found.config.collator, found.config.multi_hop_max_dist) == ("ogb", "microsoft", 3)
+
+
+class Evil:
+    """Something that would make a folder if it were unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple:
+        return Path.mkdir, (self.place,)
+
+
+REFUSED = {
+    "another architecture": "holds a 'bert' model, and from_published opens 'graphormer' alone",
+    "no config": "has no config.json",
+    "no weights": "has neither model.safetensors nor pytorch_model.bin",
+    "other weights": "are those of another model",
+    "more weights": "are those of another model",
+    "cut short": "cannot be read",
+    "quantisation noise": "q_noise=0.1 cannot be built",
+    "no numbers": "describes no Graphormer",
+    "a larger model": "describes a larger model than its weights, which have",
+    "an unknown activation": "unknown activation 'gello'",
+    "nothing": "cannot be fetched from the hub",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_folders_that_are_refused(tmp_path, what, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model().save_published(tmp_path)
+    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    said = json.loads(config.read_text())
+    changes = {
+        "another architecture": {"model_type": "bert"},
+        "other weights": {"num_attention_heads": 4},
+        "quantisation noise": {"q_noise": 0.1},
+        "no numbers": {"embedding_dim": "wide"},
+        "a larger model": {"num_hidden_layers": 10_000},
+        "an unknown activation": {"activation_fn": "gello"},
+    }
+    config.write_text(json.dumps(said | changes.get(what, {})))
+    if what == "no config":
+        config.unlink()
+    if what == "no weights":
+        weights.unlink()
+    if what == "more weights":
+        save_file(load_file(weights) | {"other": torch.zeros(1)}, weights)
+    if what == "cut short":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(SepNormError, match=REFUSED[what]):
+        Graphormer.from_published("nobody/nothing-at-all" if what == "nothing" else tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("code", "holds more than tensors and settings"),
+        ("packed", "is packed"),
+        ("text", "no checkpoint that torch.save wrote"),
+        ("a list", "holds a list"),
+        ("no tensors", "holds no weights by their names"),
+        ("another model", "holds no weights of a Graphormer"),
+        ("expanded", "names more weights than it holds"),
+    ],
+)
+def test_checkpoints_that_are_refused(tmp_path, what, message):
+    path, marker = tmp_path / "checkpoint.pt", tmp_path / "made"
+    kept = {
+        "code": microsoft(model(), extra=Evil(marker)),
+        "a list": [1, 2],
+        "no tensors": {"model": {"a": 1}},
+        "another model": {"model": nn.Linear(3, 3).state_dict()},
+        "expanded": {"model": {"a": torch.zeros(1).expand(10**9)}},
+    }
+    torch.save(kept.get(what, microsoft(model())), path)
+    if what == "text":
+        path.write_text("no archive")
+    if what == "packed":
+        with (
+            zipfile.ZipFile(path) as stored,
+            zipfile.ZipFile(tmp_path / "other.pt", "w", zipfile.ZIP_DEFLATED) as packed,
+        ):
+            for name in stored.namelist():
+                packed.writestr(name, stored.read(name))
+        path = tmp_path / "other.pt"
+    with pytest.raises(SepNormError, match=message):
+        Graphormer.from_published(path)
+    assert not marker.exists()
+
+
+def test_separate_norms_are_not_saved_as_published(tmp_path):
+    built = model()
+    sepnorm.convert(built, "bn+ln", example=built.dummy_inputs)
+    with pytest.raises(SepNormError, match=r"sepnorm\.revert"):
+        built.save_published(tmp_path)
+    sepnorm.revert(built)
+    built.save_published(tmp_path)
+    assert same(built, Graphormer.from_published(tmp_path))
+
+
+def test_the_verbs_and_commands_take_a_published_folder(tmp_path):
+    built = model()
+    built.save_published(tmp_path / "published")
+    opened = open_encoder(str(tmp_path / "published"))
+    records = opened.read("nci")
+    part, batch = next(opened.batches(islice(records, 3)))
+    assert torch.equal(opened.encode(batch).cls, encode(built, [record.content for record in part]))
+    sepnorm.convert(built, "bn+ln")
+    sepnorm.save(built, tmp_path / "converted")
+    again = sepnorm.load(tmp_path / "converted").eval()
+    assert type(again) is Graphormer
+    assert torch.equal(again(**built.dummy_inputs).logits, built(**built.dummy_inputs).logits)
