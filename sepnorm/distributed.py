@@ -1,8 +1,10 @@
-"""What processes that train together have to do with each other: who does what, and sums and rows over all, with gradients."""
+"""Collectives: rank, world size, and differentiable sums and gathers over processes."""
 
 from __future__ import annotations
 
 import os
+import sys
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -11,66 +13,81 @@ from torch import Tensor
 
 from sepnorm.errors import SepNormError
 
-_PARTED: list[Any] = []  # groups of processes that have nothing to do with each other any more
+_PARTED: list[Any] = []  # process groups that were destroyed, kept alive on purpose (see ``part``)
 
 
 def many() -> bool:
-    """Whether several processes train together."""
+    """Whether more than one process trains together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def rank() -> int:
-    """The number of this process, also before the processes have met, as torchrun and accelerate tell it."""
+    """Rank of this process. Before the process group exists, it is read from what torchrun or accelerate set."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
     number = _told("RANK", 0)
     if number >= world():
         raise SepNormError(
-            f"RANK={number} is not among WORLD_SIZE={world()} processes: start them by torchrun or accelerate."
+            f"RANK={number} must be below WORLD_SIZE={world()}: start the processes with torchrun or accelerate."
         )
     return number
 
 
 def world() -> int:
-    """How many processes train together, also before they have met."""
+    """World size. Before the process group exists, it is read from what torchrun or accelerate set."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
     return max(1, _told("WORLD_SIZE", 1))
 
 
 def _told(name: str, otherwise: int) -> int:
-    """A number that torchrun or accelerate put into the environment."""
+    """An integer from an environment variable of torchrun or accelerate."""
     text = os.environ.get(name, str(otherwise))
     if not text.strip().isdecimal():
         raise SepNormError(
-            f"the environment has {name}={text!r}, which is no number of a process: unset it, or start by torchrun or accelerate."
+            f"{name}={text!r} in the environment is not an integer: unset it, or start with torchrun or accelerate."
         )
     return int(text)
 
 
 def share(count: int) -> slice:
-    """Which of ``count`` samples of a batch are this process's."""
+    """The slice of ``count`` samples that this rank processes."""
     return slice(rank() * count // world(), (rank() + 1) * count // world())
 
 
+def join(seconds: float) -> None:
+    """Initialises a gloo process group for processes started by torchrun or accelerate, if there is none yet.
+
+    Collectives time out after ``seconds``. On CPUs accelerate always uses 30 minutes, whatever is configured.
+    """
+    if world() > 1 and not dist.is_initialized():
+        dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+
+
 def meet() -> None:
-    """Waits until all processes are here."""
+    """A barrier over all processes."""
     if many():
         dist.barrier()
 
 
 def part() -> None:
-    """After this, processes have nothing to do with each other any more."""
+    """Destroys the process group after a barrier. Each process continues alone."""
     if many():
         dist.barrier()
-        # Kept, since DistributedDataParallel must not have the last of it: freed from there, its threads wait for the
-        # interpreter, which waits for them.
+        # Keep a reference. If DistributedDataParallel held the last one, freeing it would deadlock: the threads of the
+        # group wait for the interpreter, which waits for them.
         _PARTED.append(dist.group.WORLD)
         dist.destroy_process_group()
 
 
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Whether FSDP2 shards the module, so that its full weights exist only while it is called."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # not imported, so no module can be sharded
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+
+
 class AllReduce(torch.autograd.Function):
-    """Sum over all processes; the gradient of a sum over all is again a sum over all."""
+    """Differentiable sum over all processes. The gradient is a sum over all processes too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -84,21 +101,33 @@ class AllReduce(torch.autograd.Function):
         return out
 
 
+class Exchange:
+    """An asynchronous in-place sum over all processes, which overlaps with other work."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._sum, self._work = x, dist.all_reduce(x, async_op=True)
+
+    def wait(self) -> Tensor:
+        """Waits for the sum and returns it."""
+        self._work.wait()
+        return self._sum
+
+
 def total(x: Tensor) -> Tensor:
-    """The sum of ``x`` over all processes; ``x`` itself where there is one."""
+    """The sum of ``x`` over all processes, differentiable; ``x`` itself in a single process."""
     out: Tensor = AllReduce.apply(x) if many() else x
     return out
 
 
 def mean_over_all(terms: Tensor, count: Tensor) -> Tensor:
-    """The sum of ``terms`` of all processes over the sum of their ``count``: what one process with all samples has."""
+    """Sum of ``terms`` over sum of ``count``, both over all processes: the mean over the global batch."""
     return total(terms.sum()) / total(count.to(terms)).clamp(min=1)
 
 
 def gather(rows: Tensor) -> tuple[Tensor, int]:
-    """The rows (count, ...) of all processes, in the order of ranks, and where those of this one begin.
+    """All rows (count, ...) of all ranks in rank order, and the index where the rows of this rank start.
 
-    As a sum of zero-padded parts, so that processes may have different numbers of rows and the gradient reaches them all.
+    Computed as a sum of zero-padded parts, so that ranks may hold different numbers of rows and gradients reach all.
     """
     if not many():
         return rows, 0

@@ -1,1 +1,1 @@
-"""What a user hands us: tables, texts, images and vectors, one reader a format."""
+"""Readers of user data: tables, texts, images and embeddings, one reader for each format."""

@@ -1,4 +1,4 @@
-"""Which samples are taken: random numbers by seed and number, and even steps."""
+"""Choice of samples: seeded random generators, and evenly spaced indices."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from torch import Tensor
 
 
 def seeded(seed: int, number: int, stream: int) -> torch.Generator:
-    """Random numbers for one step or epoch of one stream of them."""
+    """A generator that depends only on the seed, the number of the step or epoch, and ``stream``.
+
+    Different values of ``stream`` give independent generators for different uses, such as order and masks.
+    """
     return torch.Generator().manual_seed((seed * 1_000_003 + number * 7_919 + stream) % (2**63))
 
 
 def evenly(count: int, most: int) -> Tensor:
-    """At most ``most`` of the numbers below ``count``, in equal steps: data may be sorted by class."""
+    """At most ``most`` indices below ``count``, evenly spaced, since data may be sorted by class."""
     most = min(count, most)
     return torch.arange(most) * count // most

@@ -1,4 +1,4 @@
-"""From images of Pillow to the pixels that a vision transformer takes."""
+"""Pillow images to the pixel tensor that a vision transformer takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTINGS = "preprocessor_config.json"
 
 
 class Picture:
-    """Resizes the shorter side, cuts out the middle, and scales to mean 0 and deviation 1 by the given channel figures."""
+    """Resizes an image to cover ``size``, crops the centre, and standardises each channel with ``mean`` and ``std``."""
 
     def __init__(
         self, size: tuple[int, int], mean: Sequence[float], std: Sequence[float], name: str | None = None
@@ -23,12 +23,12 @@ class Picture:
         self.mean, self.std = (torch.tensor(list(values)).reshape(-1, 1, 1) for values in (mean, std))
 
     def __call__(self, images: list[Any]) -> Tensor | dict[str, Tensor]:
-        """(images, channels, height, width), under ``name`` where it has one."""
+        """Pixels (images, channels, height, width); in a dictionary under ``name`` if the model has a named input."""
         pixels = torch.stack([self._pixels(image) for image in images])
         return pixels if self.name is None else {self.name: pixels}
 
     def save(self, folder: Path) -> None:
-        """Writes mean and deviation where transformers looks for them."""
+        """Writes size, mean and deviation to the file from which transformers reads them."""
         settings: dict[str, Any] = {
             "image_mean": self.mean.flatten().tolist(),
             "image_std": self.std.flatten().tolist(),

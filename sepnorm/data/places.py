@@ -1,4 +1,4 @@
-"""What a user named: something here, a path to nothing, or a name of the hub. Only the last is looked for elsewhere."""
+"""Tells local paths, missing paths, URLs and names of the Hub apart. Only names are looked up online."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from urllib.parse import urlsplit
 
 from sepnorm.errors import UnreadableDataError, one_line
 
-#: Suffixes of files of embeddings.
+#: Suffixes of embedding files.
 VECTORS = (".npy", ".npz", ".parquet", ".csv")
-#: Suffixes that files have and names of the hub do not.
+#: Suffixes of files that names of the Hub do not have.
 _SUFFIXES = frozenset(
     ".txt .text .csv .tsv .json .jsonl .parquet .arrow .feather .xlsx .xls .md .html .xml .yaml .yml .log .npy .npz .pt .pth .bin "
     ".ckpt .safetensors .onnx .pkl .h5 .hdf5 .mat .gz .xz .bz2 .zip .tar .tgz .zst .7z .smi .sdf .mol .pdb .bmp .gif .jpeg "
     ".jpg .png .ppm .tif .tiff .webp .py".split()
 )
-_SECONDS = 3.0  # in which the hub must answer
-_ALIKE = 0.75  # how near the name of a file here must be to be a hint
+_SECONDS = 3.0  # timeout for the Hub to answer
+_ALIKE = 0.75  # similarity from which a local file is suggested
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is a URL, such as ``s3://bucket/images``. Only streams are read from URLs."""
+    return "://" in name
 
 
 def looks_like_path(name: str) -> bool:
-    """Whether a name can only be a path: by its beginning, its suffix, its depth, or because a part of it is here.
+    """Whether a name can only be a path, by its start, suffix or depth, or because its first folder exists.
 
-    Names of the hub are ``NAME`` or ``OWNER/NAME``, and ``:CONFIG`` behind them.
+    Names of the Hub are ``NAME`` or ``OWNER/NAME``, optionally with ``:CONFIG``.
     """
     plain = name.partition(":")[0]
     if name.startswith((".", "/", "~", "\\")) or "\\" in name or plain.count("/") > 1 or not name.strip():
@@ -38,7 +43,12 @@ def looks_like_path(name: str) -> bool:
 
 
 def require_here(name: str, what: str = "file or folder") -> None:
-    """Refuses a path to nothing at once; a name that may be one of the hub's is let through."""
+    """Raises for a missing path and for a URL. Accepts names that may be on the Hub."""
+    if is_address(name):
+        raise UnreadableDataError(
+            f"{name} is an address, and only pretrain on images or text reads from one, as a stream: add --set stream=SAMPLES, or "
+            f"download it and name the {what}."
+        )
     try:
         there = os.path.lexists(name)
     except (OSError, ValueError) as error:
@@ -49,7 +59,7 @@ def require_here(name: str, what: str = "file or folder") -> None:
 
 
 def nearest_file(name: str) -> str:
-    """``" Did you mean 'data/images'?"`` where a file or folder beside the missing one has nearly its name, else nothing."""
+    """``" Did you mean 'data/images'?"`` if a file or folder beside the missing one has a similar name, else empty."""
     path = Path(name)
     try:
         beside = [each.name for each in path.parent.iterdir()] if path.name else []
@@ -61,15 +71,15 @@ def nearest_file(name: str) -> str:
 
 @cache
 def prepare_hub() -> bool:
-    """Whether the hub can be asked. Where it cannot, its libraries are told to look in their cache alone.
+    """Whether the Hub can be reached. If not, its libraries are switched to their cache.
 
-    Otherwise they would try again for half a minute. To be called before a name is looked up.
+    They would retry for half a minute otherwise. Call this before looking up a name.
     """
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return False
     if _has_proxy() or _answers():
         return True
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read by the libraries when they are imported, also in processes that we start
+    os.environ["HF_HUB_OFFLINE"] = "1"  # libraries read it at import, also in child processes
     for module, flag in (("huggingface_hub.constants", "HF_HUB_OFFLINE"), ("datasets.config", "HF_HUB_OFFLINE")):
         if module in sys.modules:
             setattr(sys.modules[module], flag, True)
@@ -81,7 +91,7 @@ def _has_proxy() -> bool:
 
 
 def _answers() -> bool:
-    """Whether something listens where the hub is. A name server that is silent is not waited for."""
+    """Whether the Hub accepts a connection within the timeout, which includes the DNS lookup."""
     from huggingface_hub.constants import ENDPOINT
 
     place = urlsplit(ENDPOINT)
@@ -102,6 +112,6 @@ def _answers() -> bool:
 
 
 def why_not(name: str, kind: str, error: BaseException) -> str:
-    """Why a name could not be looked up, for the end of a message."""
+    """Why a name could not be looked up, for the end of an error message."""
     asked = one_line(error) if prepare_hub() else "the hub cannot be asked from here, and its cache does not hold it"
     return f"{asked}. It is no file or folder here, so it was taken for a name of {kind}.{nearest_file(name)}"

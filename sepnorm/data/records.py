@@ -1,7 +1,7 @@
-"""What ``--data`` may name, read as a stream: texts or images, one record at a time.
+"""Reads ``--data`` as a stream of texts or images, one record at a time.
 
-Text files, tables (CSV, TSV, JSON, parquet), folders of images, and names of the ``datasets`` library. Nothing is loaded
-whole, so that the data may be larger than memory.
+Sources are text files, tables (CSV, TSV, JSON, parquet), folders of images, and names of Hugging Face datasets. No
+source is loaded whole, so data may be larger than memory.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".we
 _TEXT_NAMES = ("text", "sentence", "sentence1", "content", "smiles")
 _IMAGE_NAMES = ("image", "img", "images", "picture", "jpg", "jpeg", "png", "webp")
 _LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
-_MOST_CORRUPT, _FEW = 0.1, 10  # share of images that may be unreadable, and how many may be unless they are most
-_MOST_PIXELS = 2**26  # of an image that is opened; such a one takes 256 MiB while it is read
-_KEPT_PIXELS = 2**22  # of an image that is kept: larger ones are made smaller at once
-#: Set to 1, tables may name images that lie outside of their folder.
+_MOST_CORRUPT, _FEW = 0.1, 10  # largest share of unreadable images; number below which half may be unreadable
+_MOST_PIXELS = 2**26  # of an image that is opened; one of this size takes 256 MiB while it is read
+_KEPT_PIXELS = 2**22  # of an image that is kept; larger ones are reduced at once
+#: Environment variable: set to 1, tables may name images outside of their folder.
 OUTSIDE = "SEPNORM_OUTSIDE_FILES"
 
 
 class Record(NamedTuple):
-    """One sample: a text, or an image of Pillow, with its label, a name to show, and the split that its table names."""
+    """One sample: a text or Pillow image, its label, a name to show, and the split that its table names."""
 
     content: Any
     label: str | None
@@ -43,7 +43,7 @@ class Record(NamedTuple):
 
 @dataclass
 class LeftOut:
-    """How many records a reader passed over because they are empty or cannot be read, and the name of the first."""
+    """The number of records that a reader skipped because they are empty or unreadable, and the name of the first."""
 
     count: int = 0
     first: str | None = None
@@ -56,7 +56,7 @@ class LeftOut:
 def read_texts(
     source: str, column: str | None = None, split: str = "train", left_out: LeftOut | None = None
 ) -> Iterator[Record]:
-    """The texts of a file, a table or a ``datasets`` name, in their order; empty ones are left out."""
+    """Yields the texts of a file, a table or a Hugging Face dataset, in order; skips empty ones."""
     left_out = left_out or LeftOut()
     kind = suffix_of(Path(source))
     if kind in TEXT:
@@ -70,7 +70,7 @@ def read_texts(
         raise SepNormError(f"{source} is a folder of images, and texts are wanted: give a text file or a table.")
     if Path(source).is_file() and kind not in TABLES:
         raise SepNormError(
-            f"{source} is of no kind that texts are read from: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
+            f"{source} is no text file or table: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
         )
     chosen = label = None
     for number, row in enumerate(rows_of(source, split), 1):
@@ -92,9 +92,10 @@ def read_images(
     seed: int = 0,
     left_out: LeftOut | None = None,
 ) -> Iterator[Record]:
-    """The images of a folder (shuffled by the seed; the folder is the label), a table or a ``datasets`` name.
+    """Yields the images of a folder, a table or a Hugging Face dataset.
 
-    Images that cannot be read are left out, as long as they are few.
+    A folder is shuffled by the seed, and the name of an image's own folder is its label. Unreadable images are skipped;
+    too many of them are an error (see ``refuse_broken``).
     """
     left_out = left_out or LeftOut()
     read = corrupt = 0
@@ -102,7 +103,7 @@ def read_images(
     for record in _encoded_images(source, column, split, label, seed):
         try:
             image = to_image(record.content)
-        except Exception as error:  # whatever damage makes Pillow raise
+        except Exception as error:  # Pillow raises many kinds of errors at damaged files
             corrupt += 1
             left_out.add(record.name)
             named.append(f"{record.name} ({error})")
@@ -118,7 +119,7 @@ def read_images(
 
 
 def refuse_broken(source: str, broken: int, count: int, named: Sequence[str]) -> None:
-    """Refuses images of which more than a tenth cannot be read, and of few of them more than half."""
+    """Raises if more than a tenth of the images cannot be read; of the first few, if more than half cannot."""
     if broken > _MOST_CORRUPT * count and (broken > _FEW or 2 * broken > count):
         raise SepNormError(
             f"{broken} of {'the first ' * (broken > _FEW)}{count} images of {source} cannot be read, such as {named[0]}: "
@@ -126,10 +127,11 @@ def refuse_broken(source: str, broken: int, count: int, named: Sequence[str]) ->
         )
 
 
-def to_image(content: Any) -> Any:
-    """An RGB image of Pillow from a path, from bytes, from the dictionary of ``datasets``, or from an image.
+def to_image(content: Any, side: int | None = None) -> Any:
+    """Converts a path, bytes, an image dictionary of ``datasets`` or a Pillow image to an RGB image.
 
-    Large ones come back smaller, by a whole factor, and very large ones are refused, so that many fit into memory.
+    Large images are reduced by a whole factor, so that many fit into memory. Very large ones are refused. A JPEG whose
+    shorter side will be ``side`` pixels is decoded at a half, a quarter or an eighth, but at least twice that size.
     """
     from PIL import Image
 
@@ -141,6 +143,9 @@ def to_image(content: Any) -> Any:
     pixels = image.width * image.height
     if pixels > _MOST_PIXELS:
         raise ValueError(f"it has {image.width:,} x {image.height:,} pixels, and {_MOST_PIXELS:,} are the most")
+    if side is not None:
+        image.draft("RGB", (2 * side, 2 * side))
+        pixels = image.width * image.height
     if pixels <= _KEPT_PIXELS:
         return image.convert("RGB")
     factor = math.ceil(math.sqrt(pixels / _KEPT_PIXELS))
@@ -151,7 +156,7 @@ def to_image(content: Any) -> Any:
 
 
 def place_of(content: Any, table: Path | None) -> Any:
-    """The content of an image's cell; where that is a name of a file, its path, which is to lie in the table's folder."""
+    """The content of a table's image cell. A file name becomes a path, which must lie in the table's folder."""
     name = content.get("path") if isinstance(content, dict) and not content.get("bytes") else content
     if not isinstance(name, str):
         return content
@@ -167,24 +172,24 @@ def place_of(content: Any, table: Path | None) -> Any:
             f"{OUTSIDE}=1 where you trust it."
         )
     if path.exists() and not path.is_file():
-        raise SepNormError(f"{path} is no ordinary file.")
+        raise SepNormError(f"{path} is not a regular file.")
     return path
 
 
 def choose_column(
     row: dict[str, Any], column: str | None, names: tuple[str, ...], fits: Any, what: str, source: str
 ) -> str:
-    """The column asked for, or else the one with a usual name, or else the only one that fits."""
+    """The column that the user asked for; else one with a usual name; else the only one whose value fits."""
     if column is not None:
         if column not in row:
             raise SepNormError(
                 f"{source} has no column {column!r}: it has {', '.join(map(str, row))}.{nearest(column, map(str, row))}"
             )
         return column
-    # the first row may lack a value, and a label is no text
+    # the first row may lack a value, and a label column is not a text
     fitting = [name for name, value in row.items() if name not in _LABEL_NAMES and (value is None or fits(value))]
     usual = [name for name in names if name in fitting]
-    fitting = [name for name in fitting if not _is_number(row[name])]  # cells of CSV are all text
+    fitting = [name for name in fitting if not _is_number(row[name])]  # CSV cells are all strings
     if usual or len(fitting) == 1:
         return (usual or fitting)[0]
     if not fitting:
@@ -224,19 +229,19 @@ def _encoded_images(source: str, column: str | None, split: str, wanted: str | N
 
 
 def label_and_name(file: Path, folder: Path) -> tuple[str | None, str]:
-    """What a file below a folder of images is called: its own folder is its label."""
+    """Label and name of an image file: its label is its own folder, its name the path below ``folder``."""
     label = printable(file.parent.name) if file.parent != folder else None
     return label, printable(str(file.relative_to(folder)))
 
 
 def image_columns(row: dict[str, Any], column: str | None, label: str | None, source: str) -> tuple[str, str | None]:
-    """The columns of images and, if there is one, of labels, by the first row: those asked for, or those that look so."""
+    """The columns of images and labels, as the user asked or by the first row; None if there are no labels."""
     chosen = choose_column(row, column, _IMAGE_NAMES, _looks_like_image, "images", source)
     return chosen, _label_of(row, chosen, label, source)
 
 
 def said(row: dict[str, Any], name: str | None) -> str | None:
-    """What a row says in a column; a missing value, or an empty cell, is None, and not a class of that name."""
+    """The cell of a column as text; None for a missing or empty cell, which is no class of its own."""
     value = None if name is None else row.get(name)
     return None if value is None or value == "" else str(value)
 
@@ -258,9 +263,9 @@ def _label_of(row: dict[str, Any], chosen: str, wanted: str | None = None, sourc
 
 
 def quiet_datasets(hub: bool = False) -> Any:
-    """The library, without bars and lines of its own: what goes wrong is raised too, and told by us.
+    """Imports the library ``datasets`` without its progress bars and log lines; errors are raised anyway.
 
-    ``hub``: whether it is to look a name up.
+    ``hub``: prepare the connection to the Hub, to look a name up.
     """
     if hub:
         prepare_hub()
@@ -272,7 +277,7 @@ def quiet_datasets(hub: bool = False) -> Any:
 
 
 def rows_of(source: str, split: str = "train") -> Iterator[dict[str, Any]]:
-    """The rows of a table or of a ``datasets`` name, as a stream; long texts are cut."""
+    """Yields the rows of a table or a Hugging Face dataset; long texts are truncated."""
     path = Path(source)
     count = 0
     try:
@@ -281,7 +286,7 @@ def rows_of(source: str, split: str = "train") -> Iterator[dict[str, Any]]:
             yield row
     except SepNormError:
         raise
-    except Exception as error:  # a damaged table, a name that cannot be reached: each kind has errors of its own
+    except Exception as error:  # damaged tables and unreachable names raise many kinds of errors
         raise unreadable(source, error) from error
     if not count:
         raise SepNormError(f"{source} holds no rows.")

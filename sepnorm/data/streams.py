@@ -1,18 +1,20 @@
-"""Data larger than memory, read through ``datasets``: shards of text, tables, tar files or images, each process its own."""
+"""Streams of data larger than memory, through ``datasets``: shards of text, tables, tar files or images."""
 
 from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from itertools import islice
 from pathlib import Path
 from random import Random
+from threading import Thread
 from typing import Any
 
 import torch
 
 from sepnorm.data.choices import evenly, seeded
-from sepnorm.data.places import require_here
+from sepnorm.data.places import is_address, require_here
 from sepnorm.data.records import IMAGES, quiet_datasets
 from sepnorm.data.tables import (
     LONGEST_TEXT,
@@ -24,44 +26,48 @@ from sepnorm.data.tables import (
     text_lines,
     unreadable,
 )
+from sepnorm.data.tar_shards import tar_rows
 from sepnorm.distributed import rank, world
 from sepnorm.errors import SepNormError
 from sepnorm.files import regular_files
 
-KINDS = (*TEXT, *TABLES, ".tar")
-_PART = 1000  # images of a folder that make a shard
-_AT_ONCE = 64  # rows of a parquet file
-_LOOKED_AT = 16  # shards of which some rows are read before training
-_MOST_BROKEN, _FEW = 0.1, 10  # share of the samples that may be unusable, and how many always may
+_PART = 1000  # images of a folder per shard
+_AT_ONCE = 64  # rows of a parquet file read at a time
+_LOOKED_AT = 16  # shards from which rows are read before training
+_MOST_BROKEN, _FEW = 0.1, 10  # share of rows that may be unusable, and a number that always may
 
 
-def open_rows(source: str, split: str = "train") -> Any:
-    """An ``IterableDataset`` of a file, a folder of shards or of images, a pattern such as ``'data/*.parquet'``, or a name.
+def open_rows(source: str, split: str = "train", lines: tuple[str, ...] = TEXT) -> Any:
+    """Opens data as an ``IterableDataset``. Images are not decoded.
 
-    Images are not decoded.
+    ``source`` is a file, a folder of shards or images, a pattern such as ``'data/*.parquet'``, a Hugging Face dataset,
+    or a URL that fsspec knows, such as ``s3://bucket/train``. Files with a suffix in ``lines`` have one row per line,
+    in the column ``text``.
     """
     from pyarrow.parquet import ParquetFile
 
     path = Path(source)
-    here = path.exists() or glob.has_magic(source)
-    if not here:
+    remote = is_address(source)
+    here = not remote and (path.exists() or glob.has_magic(source))
+    if not here and not remote:
         require_here(source)
-    datasets = quiet_datasets(hub=not here)
+    datasets = quiet_datasets(hub=not here and not remote)
     try:
         if path.is_dir() and (images := regular_files(path, IMAGES)[0]):
-            Random(0).shuffle(images)  # or every shard would be of one class
+            Random(0).shuffle(images)  # else every shard would hold one class
             parts = [[str(file) for file in images[start : start + _PART]] for start in range(0, len(images), _PART)]
             return datasets.IterableDataset.from_generator(_image_rows, gen_kwargs={"parts": parts})
-        if here:
-            kind, files = _shards(source)
-            if kind == ".tar":
-                rows = datasets.load_dataset("webdataset", data_files=files, split="train", streaming=True)
-            elif kind == ".parquet":
-                step = min(parquet_step(Path(file), ParquetFile(file), _AT_ONCE) for file in files)
+        if remote or here:
+            kind, files = _shards_at(source) if remote else _shards(source, (*lines, *TABLES, ".tar"))
+            if kind == ".parquet":
+                step = _AT_ONCE
+                if here:
+                    step = min(parquet_step(Path(file), ParquetFile(file), _AT_ONCE) for file in files)
                 options = {"data_files": files, "split": "train", "streaming": True, "batch_size": step}
                 rows = datasets.load_dataset("parquet", **options)
             else:
-                return datasets.IterableDataset.from_generator(_rows, gen_kwargs={"files": files})
+                reader = tar_rows if kind == ".tar" else _lines if kind in lines else _rows
+                return datasets.IterableDataset.from_generator(reader, gen_kwargs={"files": files})
         else:
             name, _, config = source.partition(":")
             rows = datasets.load_dataset(name, config or None, split=split, streaming=True)
@@ -70,20 +76,34 @@ def open_rows(source: str, split: str = "train") -> Any:
                 rows = rows.cast_column(column, datasets.Image(decode=False))
     except SepNormError:
         raise
-    except Exception as error:  # a damaged shard, a name that cannot be reached: each kind has errors of its own
+    except Exception as error:  # each library has its own errors for damaged shards and unreachable names
         raise _unreadable(source, error) from error
     return rows
 
 
-def _shards(source: str) -> tuple[str, list[str]]:
+def _shards_at(address: str) -> tuple[str, list[str]]:
+    """Suffix and URLs of the shards at a URL, which may be a file, a folder or a pattern."""
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(address)
+    found = system.glob(path) if glob.has_magic(path) else [path] if system.isfile(path) else system.find(path)
+    by_kind = {kind: [name for name in found if name.endswith(kind)] for kind in (".parquet", ".tar")}
+    kinds = [kind for kind, names in by_kind.items() if names]
+    if len(kinds) != 1:
+        what = "both" if kinds else "neither"
+        raise SepNormError(f"{address} holds {what} of .parquet and .tar files: name a place with shards of one kind.")
+    return kinds[0], [system.unstrip_protocol(name) for name in sorted(by_kind[kinds[0]])]
+
+
+def _shards(source: str, known: tuple[str, ...]) -> tuple[str, list[str]]:
     path = Path(source)
     if path.is_dir():
-        found = [file for file in sorted(path.rglob("*")) if file.is_file() and suffix_of(file) in KINDS]
+        found = [file for file in sorted(path.rglob("*")) if file.is_file() and suffix_of(file) in known]
     else:
         found = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(source, recursive=True))]
     kinds = sorted({suffix_of(file) for file in found})
-    if not found or kinds[0] not in KINDS:
-        raise SepNormError(f"{source} names no file of a kind that can be streamed: {', '.join(KINDS)} or images.")
+    if not found or kinds[0] not in known:
+        raise SepNormError(f"{source} names no file of a kind that can be streamed: {', '.join(known)} or images.")
     if len(kinds) > 1:
         raise SepNormError(f"the files of {source} are of different kinds, {' and '.join(kinds)}: name those of one.")
     return kinds[0], [str(file) for file in found]
@@ -95,32 +115,46 @@ def _image_rows(parts: list[list[str]]) -> Iterator[dict[str, Any]]:
             yield {"image": Path(file), "label": Path(file).parent.name}
 
 
+def _lines(files: list[str]) -> Iterator[dict[str, Any]]:
+    for path in map(Path, files):
+        yield from ({"text": line[:LONGEST_TEXT].rstrip("\r\n")} for line in text_lines(path))
+
+
 def _rows(files: list[str]) -> Iterator[dict[str, Any]]:
     for path in map(Path, files):
-        if suffix_of(path) in TEXT:
-            yield from ({"text": line[:LONGEST_TEXT].rstrip("\r\n")} for line in text_lines(path))
-        else:
-            yield from rows_of_file(path)
+        yield from rows_of_file(path)
 
 
 class Stream:
-    """The samples of this process, without end: its shards in another random order each time round.
+    """An endless stream of the samples of one reader. The order of shards changes every epoch.
 
-    Where there are fewer shards than processes, every process reads all of them and uses its part of the rows.
+    Shards are divided among the readers. If there are fewer shards than readers, each reader reads all shards and uses
+    its part of the rows.
 
     Args:
+        source: name of the data, for messages.
         rows: from ``open_rows``.
-        samples: what a row gives, one or none; None where the row is unusable, which only few may be.
+        samples: turns a row into a list of samples, or None if the row is unusable. Only few rows may be.
+        seed: seed of the order.
+        worker: number of this reader among the ``workers`` of this process.
+        workers: number of readers of this process.
     """
 
     def __init__(
-        self, source: str, rows: Any, samples: Callable[[dict[str, Any]], list[Any] | None], seed: int
+        self,
+        source: str,
+        rows: Any,
+        samples: Callable[[dict[str, Any]], list[Any] | None],
+        seed: int,
+        worker: int = 0,
+        workers: int = 1,
     ) -> None:
         self._source, self._dataset, self._given, self._seed = source, rows, samples, seed
+        self._part, self._parts = rank() * workers + worker, world() * workers
         self._own = list(range(rows.num_shards))
-        self._apart = len(self._own) >= world()
+        self._apart = len(self._own) >= self._parts
         if self._apart:
-            self._own = self._own[rank() :: world()]
+            self._own = self._own[self._part :: self._parts]
         self._epoch = self._place = self._row = self._used = self._broken = 0
         self._shard: Any = None
         self._kept: dict[str, Any] | None = None
@@ -146,7 +180,7 @@ class Stream:
     def _endless(self) -> Iterator[Any]:
         while True:
             order = torch.randperm(
-                len(self._own), generator=seeded(self._seed, self._epoch * world() + rank(), 3)
+                len(self._own), generator=seeded(self._seed, self._epoch * self._parts + self._part, 3)
             ).tolist()
             while self._place < len(order):
                 yield from self._samples_of(self._own[order[self._place]])
@@ -166,10 +200,10 @@ class Stream:
                 row = next(rows)
             except StopIteration:
                 return
-            except Exception as error:  # each kind of file has errors of its own
+            except Exception as error:  # each file format has its own errors
                 raise _unreadable(self._source, error) from error
             self._row += 1
-            if not self._apart and self._row % world() != rank():
+            if not self._apart and self._row % self._parts != self._part:
                 continue
             samples = self._given(row)
             if samples is None:
@@ -184,8 +218,41 @@ class Stream:
             yield from samples
 
 
+class ReadAhead:
+    """Reads the next buffer of a stream in a thread while the current one is used. ``take`` needs a constant count."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._next: tuple[dict[str, Any], Future[list[Any]]] | None = None
+
+    def take(self, count: int) -> list[Any]:
+        _, coming = self._next or self._begin(count)
+        found = coming.result()
+        self._next = self._begin(count)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        return self._stream.state() if self._next is None else self._next[0]
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._next = None
+        self._stream.restore(state)
+
+    def _begin(self, count: int) -> tuple[dict[str, Any], Future[list[Any]]]:
+        state, coming = self._stream.state(), Future[list[Any]]()
+
+        def read() -> None:
+            try:
+                coming.set_result(self._stream.take(count))
+            except BaseException as error:  # raised where the result is awaited
+                coming.set_exception(error)
+
+        Thread(target=read, daemon=True).start()
+        return state, coming
+
+
 def some_rows(source: str, rows: Any, count: int) -> list[dict[str, Any]]:
-    """Rows of several shards, the same for every process, to learn what the data is like."""
+    """A sample of rows from several shards, the same in every process."""
     shards = evenly(rows.num_shards, _LOOKED_AT).tolist()
     found: list[dict[str, Any]] = []
     try:

@@ -1,4 +1,4 @@
-"""Rows of files, one at a time and in little memory whatever a file holds: text, CSV, TSV, JSON and parquet, packed or not."""
+"""Rows of files, one at a time: text, CSV, TSV, JSON and parquet, compressed or not. Memory is bounded for any file."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sepnorm.data.places import why_not
+from sepnorm.data.places import is_address, why_not
 from sepnorm.errors import SepNormError, UnreadableDataError, one_line
 from sepnorm.files import LARGE, PACKED, require_file
 
 TEXT = (".txt", ".text")
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-LONGEST_TEXT = 100_000  # characters of a text that are kept: no encoder reads more
+LONGEST_TEXT = 100_000  # characters kept of a text; no encoder reads more
 _LONGEST_LINE = 10**7  # characters
-_LARGEST_LIST = 2**26  # characters of a JSON file that is one list
-_UNPACKED = 2**26  # bytes that any packed text may have: so many empty lines take some seconds
-_ROWS = 64  # of a parquet file at a time
-_AT_ONCE = 2**26  # bytes of a parquet file
+_MOST_EMPTY = 10**6  # empty lines in a row; a small compressed file can hold more than anyone can read
+_LARGEST_LIST = 2**26  # characters of a JSON file that is a single list
+_UNPACKED = 2**26  # bytes that any compressed text may unpack to; this many empty lines take some seconds
+_ROWS = 64  # rows of a parquet file read at a time
+_AT_ONCE = 2**26  # bytes of a parquet file read at a time
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix that says what is in a file, without that of its compression."""
+    """The suffix that names the format, without the suffix of compression: ``.csv`` for ``a.csv.gz``."""
     return Path(path.stem).suffix.lower() if path.suffix.lower() in _OPENERS else path.suffix.lower()
 
 
 def rows_of_file(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a table by the names of its columns; long texts are cut."""
+    """Yields the rows of a table as dictionaries by column; long texts are truncated."""
     kind = suffix_of(path)
     readers = {".csv": csv_rows, ".tsv": csv_rows, ".parquet": parquet_rows}
     for row in readers.get(kind, json_rows)(path):
@@ -44,7 +45,7 @@ def rows_of_file(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class _Counted(io.RawIOBase):
-    """What a packed file unpacks to, unless that is far more than a file of its size holds."""
+    """A stream of unpacked bytes that raises once they are far more than the size of the file suggests."""
 
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file, self._read = path, file, 0
@@ -67,7 +68,7 @@ class _Counted(io.RawIOBase):
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """The bytes of a file, packed or not."""
+    """Opens a file for reading bytes, and unpacks it if it is compressed."""
     require_file(path)
     opener = _OPENERS.get(path.suffix.lower())
     if opener is None:
@@ -88,18 +89,22 @@ def _opened_text(path: Path) -> Iterator[Any]:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, packed or not, with their ends."""
+    """Yields the lines of a text file, compressed or not, with their line ends."""
+    empty = 0
     with _opened_text(path) as file:
         while line := file.readline(_LONGEST_LINE + 1):
             if len(line) > _LONGEST_LINE:
                 raise SepNormError(
                     f"{path} has a line of more than {_LONGEST_LINE:,} characters: put one text in a line."
                 )
+            empty = empty + 1 if line.isspace() else 0
+            if empty > _MOST_EMPTY:
+                raise SepNormError(f"{path} has {_MOST_EMPTY:,} empty lines in a row: take them out.")
             yield line
 
 
 def csv_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """CSV, or TSV without quotes, as it is written: a cell "None" is that word, and an empty one an empty text."""
+    """Yields rows of CSV, or of TSV without quotes. Cells stay strings: "None" is a word, an empty cell is ""."""
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix_of(path) == ".tsv" else {}
     number = 0
     try:
@@ -114,11 +119,13 @@ def csv_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON file, one in a line or all in one list. (At some that are none, pyarrow ends the process.)"""
+    """Yields the objects of a JSON file: one on each line, or all in one list.
+
+    Our own reader, since some malformed files make pyarrow end the process.
+    """
     with _opened_text(path) as file:
-        while (start := file.read(1)).isspace():
-            pass
-        whole = start + file.read(_LARGEST_LIST) if start == "[" else ""
+        start = file.read(_MOST_EMPTY).lstrip()
+        whole = start + file.read(_LARGEST_LIST) if start.startswith("[") else ""
     if len(whole) > _LARGEST_LIST:
         raise SepNormError(
             f"{path} is one list of more than {_LARGEST_LIST / 2**20:.0f} MiB: write an object in each line, as .jsonl."
@@ -131,12 +138,13 @@ def json_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a parquet file."""
     for batch in parquet_batches(path):
         yield from batch.to_pylist()
 
 
 def parquet_batches(path: Path, most: int = _ROWS, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """Record batches of at most so many rows, and of fewer where a row has many values; of some columns, or of all."""
+    """Yields record batches of at most ``most`` rows, fewer if rows are large. ``columns``: default all."""
     import pyarrow.parquet
 
     require_file(path)
@@ -146,9 +154,9 @@ def parquet_batches(path: Path, most: int = _ROWS, columns: Sequence[str] | None
 
 
 def parquet_step(path: Path, file: Any, most: int) -> int:
-    """How many rows are read at a time, by the size of the first; refuses a file that would unpack to far more than it is.
+    """Rows to read at a time, by the size of the first. Refuses a file that unpacks to far more than its size.
 
-    The metadata of columns are not looked at: where these are damaged, pyarrow ends the process.
+    The metadata of columns are not read: if these are damaged, pyarrow ends the process.
     """
     for number in range(file.metadata.num_row_groups):
         large = file.metadata.row_group(number).total_byte_size
@@ -162,7 +170,7 @@ def parquet_step(path: Path, file: Any, most: int) -> int:
 
 
 def csv_table(path: Path, tab: bool) -> Any:
-    """A CSV or TSV file whole, with the types that its cells have."""
+    """Reads a CSV or TSV file whole, with column types inferred from its cells."""
     import pyarrow.csv
 
     with opened(path) as file:
@@ -170,7 +178,7 @@ def csv_table(path: Path, tab: bool) -> Any:
 
 
 def unreadable(source: str, error: BaseException, how: str = "") -> UnreadableDataError:
-    """One sentence for whatever a damaged file, or a name that cannot be reached, makes a library raise."""
-    here = Path(source).exists() or glob.has_magic(source)
+    """An error in one sentence for anything that a library raises at a damaged file or an unreachable name."""
+    here = Path(source).exists() or glob.has_magic(source) or is_address(source)
     why = f"{one_line(error)}." if here else why_not(source, "datasets", error)
     return UnreadableDataError(f"{source} cannot be read{how}: {why}")

@@ -1,4 +1,4 @@
-"""Embeddings from files: .npy, .npz, .parquet and .csv, read in parts."""
+"""Reads embeddings in parts from .npy, .npz, .parquet and .csv files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _NAMES = ("embedding", "embeddings", "vector", "vectors", "features", "emb", "cls")
 _LABELS = ("label", "labels", "class", "target", "y")
-_NUMBERING = ("", "id", "index", "unnamed: 0", "__index_level_0__")  # columns of numbers that are no dimensions
+_NUMBERING = ("", "id", "index", "unnamed: 0", "__index_level_0__")  # columns that number the rows
 _ROWS = 16_384
-_LONGEST = 10**7  # characters of the first line
+_LONGEST = 10**7  # characters read of the first line
 
 
 class Part(NamedTuple):
-    """Rows (count, dim), with their labels and names where the file has some."""
+    """Rows (count, dim), with labels and names if the file has them."""
 
     rows: Tensor
     labels: list[str] | None = None
@@ -31,25 +31,32 @@ class Part(NamedTuple):
 
 
 class EmbeddingFile:
-    """A file of embeddings. ``column``: the array of an .npz or the column of a table that holds them, else found.
+    """A file of embeddings, read in parts.
 
-    ``note`` says which columns of a table were taken, once its first part was read.
+    Args:
+        path: a ``.npy``, ``.npz``, ``.parquet`` or ``.csv`` file.
+        column: the array of an .npz, or the column of a table, that holds the embeddings; chosen automatically if None.
+        label: the array or column of labels; chosen by its name if None.
+
+    ``count`` is the number of rows, if known. ``note`` says which columns of a table are used, once the first part is
+    read.
     """
 
     def __init__(self, path: str | Path, column: str | None = None, label: str | None = None) -> None:
         self.path, self.column, self.label = Path(path), column, label
         if not self.path.is_file():
             raise SepNormError(f"there is no file {self.path}.")
-        self.count: int | None = None  # where it is known beforehand
+        self.count: int | None = None  # set if known before reading
         self.note = ""
         self._parts = getattr(self, f"_open_{self.path.suffix.lower()[1:]}")
 
     def parts(self) -> Iterator[Part]:
+        """Yields the embeddings in parts."""
         with self._told():
             yield from self._parts()
 
     def look(self) -> None:
-        """Refuses a table whose columns cannot be embeddings, without torch; arrays are looked at when they are read."""
+        """Refuses a table whose columns cannot be embeddings, without torch. Arrays are checked when they are read."""
         with self._told():
             if self.path.suffix.lower() == ".parquet":
                 import pyarrow.parquet
@@ -60,7 +67,7 @@ class EmbeddingFile:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What goes wrong while the file is read, in one sentence that names it."""
+        """Turns errors while reading into one sentence that names the file."""
         import pyarrow
 
         try:
@@ -70,7 +77,7 @@ class EmbeddingFile:
             raise SepNormError(message if str(self.path) in message else f"{self.path}: {message}") from error
         except (pyarrow.ArrowException, *DAMAGE) as error:
             raise SepNormError(
-                f"{self.path} is no whole {self.path.suffix} file of embeddings: {one_line(error)}. Write it again."
+                f"{self.path} cannot be read as a {self.path.suffix} file of embeddings: {one_line(error)}. Write it again."
             ) from error
 
     def _open_npy(self) -> Iterator[Part]:
@@ -123,29 +130,29 @@ class EmbeddingFile:
         yield from self._table(open_again(), schema)
 
     def _csv(self) -> tuple[Callable[[], Any], Any]:
-        """What opens the table, all its numbers as floats, and its columns with the types that their beginnings have."""
+        """A function that opens the table with all numbers as floats, and the schema inferred from its beginning."""
         import pyarrow.csv
 
         with open(self.path, encoding="utf-8-sig", errors="replace") as file:
             options = pyarrow.csv.ReadOptions(autogenerate_column_names=_is_data(file.readline(_LONGEST)))
         kinds = pyarrow.csv.ConvertOptions()
-        kinds.null_values = [v for v in kinds.null_values if v.lower().lstrip("-") != "nan"]  # that is a number
+        kinds.null_values = [v for v in kinds.null_values if v.lower().lstrip("-") != "nan"]  # which is a number
         with pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds) as reader:
             schema = reader.schema
         found = [f for f in schema if f.name != self._label(schema.names) and _is_number(f.type)]
-        # types come from the first megabyte: whole numbers there may be followed by others
+        # types are inferred from the first megabyte: integers there may be followed by floats
         kinds.column_types = {f.name: pyarrow.float64() for f in found}
         return lambda: pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds), schema
 
     def _columns(self, schema: Any) -> tuple[list[int], str | None, list[str]]:
-        """The places of one column of lists, or of all columns of numbers; the column of labels; those of texts."""
+        """Positions of the embedding columns (one of lists, or all numeric ones), label column, text columns."""
         from pyarrow import types
 
         names = schema.names
         lists = [f.name for f in schema if _is_list(f.type)]
         label = self._label(names)
         wide = [i for i, f in enumerate(schema) if _is_number(f.type) and f.name.lower() not in _NUMBERING]
-        wide = [i for i in wide if names[i] != label]  # by position, since names may occur twice
+        wide = [i for i in wide if names[i] != label]  # by position, since a name may occur twice
         texts = [f.name for f in schema if types.is_string(f.type) or types.is_large_string(f.type)]
         texts = [name for name in texts if name != label]
         for wanted in (self.column, label):
@@ -153,7 +160,7 @@ class EmbeddingFile:
                 self._get({}, wanted, names, "column")
         if self.column or lists:
             wide = [names.index(self.column or self._only(lists, names, "column of lists"))]
-        elif len(wide) < 2 and texts:  # one number beside texts is a key or a score, and no embedding
+        elif len(wide) < 2 and texts:  # a single number beside texts is a key or a score, not an embedding
             raise SepNormError(
                 f"{self.path} holds texts ({', '.join(names)}) and no embeddings: make some of them first, sepnorm embed MODEL "
                 f"{self.path} --out embeddings.parquet, or see what a model makes of them, sepnorm diagnose MODEL --data FILE."
@@ -187,9 +194,9 @@ class EmbeddingFile:
             raise SepNormError("it holds no rows.")
 
     def _without_keys(self, schema: Any, wide: Sequence[int], batch: Any) -> list[int]:
-        """Columns without those of whole numbers that are all different, as keys are; and says what was taken.
+        """Drops columns of distinct integers, which are keys, and records in ``note`` which columns are used.
 
-        Embeddings that are whole numbers themselves are left whole, but for a column that counts.
+        If all embeddings are integers, only a column that counts the rows is dropped.
         """
         from pyarrow import types
 
@@ -223,11 +230,11 @@ class EmbeddingFile:
 
 
 def _is_data(line: str) -> bool:
-    """Whether the first line of a table is numbers, not names of columns; 0,1,2 are names, as pandas writes."""
+    """Whether the first line holds numbers rather than column names. ``0,1,2`` are names, as pandas writes them."""
     cells = [cell.strip().strip('"') for cell in line.strip().split(",")]
     whole = [cell for cell in cells if cell.isdecimal()]
     if len(whole) == len(cells):
-        return len(set(whole)) < len(whole)  # names differ
+        return len(set(whole)) < len(whole)  # column names differ from each other
     return any(_is_float(cell) for cell in cells if not cell.isdecimal())
 
 
@@ -240,7 +247,7 @@ def _is_float(cell: str) -> bool:
 
 
 def _matrices(arrays: Any) -> list[str]:
-    """The names of arrays with two dimensions; arrays of objects are passed over, since they are not unpickled."""
+    """The names of two-dimensional arrays. Arrays of objects are skipped, since nothing is unpickled."""
     found, refused = [], None
     for name in arrays.files:
         try:
@@ -260,7 +267,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _is_counted(column: Any, strict: bool) -> bool:
-    """Whether whole numbers are all different, and if ``strict`` each the next one."""
+    """Whether integers are all different, and with ``strict`` also consecutive."""
     import pyarrow.compute
 
     values = column.drop_null()
@@ -271,7 +278,7 @@ def _is_counted(column: Any, strict: bool) -> bool:
 
 
 def _counts_in_floats(column: Any) -> bool:
-    """Whether numbers that are written as 0.0, 1.0 and so on count the rows."""
+    """Whether floats written as 0.0, 1.0 and so on count the rows."""
     import pyarrow.compute
 
     values = column.drop_null()
@@ -286,7 +293,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _is_list(kind: Any) -> bool:
-    """Whether it is a list of numbers."""
+    """Whether a column type is a list of numbers."""
     from pyarrow import types
 
     lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
@@ -294,9 +301,9 @@ def _is_list(kind: Any) -> bool:
 
 
 def _from_lists(column: Any, dim: int | None) -> Tensor:
-    """A column of lists of equal length; a missing one is a row of NaN, which is counted as such later.
+    """Embeddings from a column of lists of equal length. A missing list becomes a row of NaN, which is counted later.
 
-    ``dim``: the length that earlier lists had, if there were some.
+    ``dim``: the length of the lists in earlier parts, or None in the first.
     """
     import pyarrow.compute
     import torch

@@ -1,1 +1,1 @@
-"""Arms and seeds: runs in folders, launchers, and paired statistics."""
+"""Comparisons: runs in folders, arms x seeds, launchers, and paired statistics."""

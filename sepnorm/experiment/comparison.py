@@ -1,4 +1,4 @@
-"""Arms × seeds: every arm with the same seeds, compared with the baseline seed by seed."""
+"""Arms x seeds: every arm runs with the same seeds and is compared with the baseline seed by seed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sepnorm._version import __version__
 from sepnorm.errors import SepNormError
 from sepnorm.experiment.decisions import Decision, decide, default_margin
 from sepnorm.experiment.intervals import Difference, Interval, difference, interval
+from sepnorm.experiment.launcher_settings import parse_launcher
 from sepnorm.experiment.launchers import Job, Watch, run_jobs
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Recipe
@@ -24,7 +25,7 @@ from sepnorm.training.configs import ArmConfig
 
 @dataclass(eq=False)
 class Arm:
-    """One setting with its finished seeds: metrics and losses by seed, and the folder of each."""
+    """One arm with its finished runs: metrics, losses and folder by seed."""
 
     name: str
     config: ArmConfig
@@ -42,11 +43,15 @@ class Arm:
 
 @dataclass(eq=False)
 class Comparison:
-    """The arms of an experiment, the first being the baseline, and what is known of the metrics that they report.
+    """The arms of an experiment and their metrics; the first arm is the baseline.
 
-    Arms are judged by one metric, the primary one; differences in others are shown without a verdict. ``margin`` is the difference
-    in it that is practically none, by default 1 % of the baseline's mean. ``most`` is set where seeds were added until all arms
-    were decided, and is the number at which that would have ended.
+    Arms are judged by one metric, the primary one. Differences in other metrics are shown without a verdict.
+
+    Args:
+        arms: the arms, baseline first.
+        declared: the metrics that runs report.
+        margin: largest difference in the primary metric that counts as equal; default 1 % of the baseline's mean.
+        most: largest number of seeds, if seeds were added until all arms were decided; None for a fixed number.
     """
 
     arms: list[Arm]
@@ -56,17 +61,17 @@ class Comparison:
 
     @property
     def keys(self) -> list[str]:
-        """Of all metrics, in the order in which runs report them."""
+        """Keys of all metrics, in the order in which runs report them."""
         return list(dict.fromkeys(name for arm in self.arms for found in arm.metrics.values() for name in found))
 
     @property
     def columns(self) -> list[Metric]:
-        """The metrics that tables show."""
+        """Metrics that tables show."""
         return self.declared.columns(self.keys)
 
     @property
     def leading(self) -> list[Metric]:
-        """What arms are told apart by: the primary metric; without one the first score, and without any the geometry."""
+        """Metrics that distinguish arms: the primary one; else the first score; else the measures of geometry."""
         found = self.declared.order(self.keys)
         primary = [metric for metric in found if metric.primary]
         scores = [metric for metric in self.columns if metric.kind == "score"]
@@ -75,24 +80,40 @@ class Comparison:
 
     @property
     def primary(self) -> Metric | None:
-        """The metric that arms are judged by; None where runs report none that is better one way."""
+        """The metric that arms are judged by; None if no reported metric has a better direction."""
         return next((metric for metric in self.leading if metric.higher_is_better is not None), None)
 
     @property
     def beside(self) -> Metric | None:
-        """The metric that is shown next to the primary one."""
+        """The metric shown next to the primary one."""
         wanted = self.primary.beside if self.primary is not None else ""
         return self.declared.find(wanted) if wanted in self.keys else None
 
     def difference(self, arm: Arm, metric: Metric, to: Arm | None = None) -> Difference | None:
-        """Paired by seed, to the baseline or to another arm, without a verdict; None where that says nothing."""
+        """The difference of two arms in a metric, paired by seed, with an interval and without a verdict.
+
+        Args:
+            arm: the arm.
+            metric: the metric.
+            to: the other arm; default the baseline.
+
+        Returns:
+            The difference ``arm - to``; None if they share no seed or the metric is not comparable.
+        """
         baseline = to or self.arms[0]
         if not comparable(arm, baseline, metric):
             return None
         return difference(arm.values(metric.key), baseline.values(metric.key), None)
 
     def margin_to(self, to: Arm | None = None) -> float:
-        """The margin of practical equality; where seeds were added, 1 % of the mean of the seeds that it began with."""
+        """The margin within which a difference in the primary metric counts as equal.
+
+        Args:
+            to: the arm whose mean sets the default margin; default the baseline.
+
+        Returns:
+            The margin. If seeds were added one by one, its default is 1 % of the mean of the first three seeds.
+        """
         baseline = to or self.arms[0]
         values = list(baseline.values(self.primary.key).values()) if self.primary is not None else []
         if self.margin is not None or not values:
@@ -100,10 +121,15 @@ class Comparison:
         return default_margin(values if self.most is None else values[:FIRST])
 
     def decisions(self, to: Arm | None = None) -> dict[str, Decision]:
-        """The verdict on every other arm by the primary metric, against the baseline or another arm, by the arm's name.
+        """The verdict on every arm by the primary metric, corrected for the number of arms.
 
-        They are corrected for the number of arms. Where seeds were added one by one, an arm keeps the first verdict that it got.
-        An arm without a finite difference is left out, and the baseline itself, which has its verdict with the other arm's.
+        If seeds were added one by one, an arm keeps the first verdict that is not ``undecided``.
+
+        Args:
+            to: the arm to compare with; default the baseline.
+
+        Returns:
+            Decisions by name of the arm. ``to``, the baseline, and arms without finite differences are left out.
         """
         metric, baseline = self.primary, to or self.arms[0]
         if metric is None:
@@ -132,12 +158,12 @@ class Comparison:
         return len(found) == len(self.arms) - 1 and all(each.verdict != "undecided" for each in found.values())
 
     def ranked(self) -> list[Arm]:
-        """The arms beside the baseline, the best by the leading metric first; one that was not measured comes last."""
+        """All arms except the baseline, best mean of the leading metric first; arms without a value come last."""
         leading = self.leading[:1]
         return by_mean(self.arms[1:], leading[0]) if leading else self.arms[1:]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; what is not finite is to be written as null."""
+        """The comparison as a dictionary for JSON. Values may be infinite or NaN; write those as null."""
         primary, decisions = self.primary, self.decisions()
         return {
             "version": __version__,
@@ -172,7 +198,7 @@ class Comparison:
 
 
 def by_mean(arms: Sequence[Arm], metric: Metric) -> list[Arm]:
-    """The best first; those that were not measured come last."""
+    """Arms by mean, best first; arms without a value come last."""
 
     def place(arm: Arm) -> float:
         found = arm.interval(metric.key)
@@ -184,12 +210,12 @@ def by_mean(arms: Sequence[Arm], metric: Metric) -> list[Arm]:
 
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> dict[int, float]:
-    """Differences by seed, of the seeds that both have, in their order."""
+    """Differences by seed, for the seeds that both have, in order."""
     return {seed: values[seed] - baseline[seed] for seed in sorted(values.keys() & baseline.keys())}
 
 
 def comparable(arm: Arm, other: Arm, metric: Metric) -> bool:
-    """Whether a metric means the same for both: a loss with another uniformity term in it does not."""
+    """Whether a metric means the same for both arms. A loss with another uniformity term in it does not."""
     terms = [
         (each.uniformity_weight, each.uniformity_form, each.uniformity_on, each.uniformity_within)
         for each in (arm.config, other.config)
@@ -209,11 +235,11 @@ def compare(
     margin: float | None = None,
     adaptive: bool = False,
 ) -> Comparison:
-    """Runs every config with every seed, or takes what is finished; the first config is the baseline.
+    """Runs every config with every seed; the first config is the baseline. Finished runs are read, not repeated.
 
-    ``recipe(base)`` reads the data and runs configs; see ``launchers.run_jobs`` for where and how many at a time.
-    ``watch`` is told of their progress. ``adaptive``: seeds are added, all arms of a seed together, until every arm is decided;
-    ``seeds`` are then the most there can be.
+    ``recipe(base)`` reads the data and runs configs; ``launchers.run_jobs`` says where and how many at a time.
+    ``watch`` receives their progress. With ``adaptive``, seeds are added, all arms of a seed together, until every arm
+    is decided; ``seeds`` is then the largest set.
     """
     names = [config.arm for config in configs]
     if len(set(names)) < len(names):
@@ -221,7 +247,7 @@ def compare(
     every = {seed: {name: folder / "runs" / f"{slug(name)}-seed{seed}" for name in names} for seed in seeds}
 
     def read(count: int) -> Comparison:
-        """The comparison of the first seeds."""
+        """The comparison of the first ``count`` seeds."""
         arms = [Arm(config.arm, config) for config in configs]
         for seed in list(seeds)[:count]:
             for arm in arms:
@@ -229,16 +255,16 @@ def compare(
         return Comparison(arms, metrics, margin, len(seeds) if adaptive else None)
 
     def whole() -> int:
-        """How many seeds, from the first on, are finished in every arm."""
+        """The number of seeds, from the first on, that are finished in every arm."""
         ended = [all((place / "metrics.json").is_file() for place in places.values()) for places in every.values()]
         return [*ended, False].index(False)
 
     def enough() -> int | None:
-        """The first number of seeds that decides every arm; None as long as there is none."""
+        """The first number of seeds that decides every arm, or None."""
         return next((count for count in range(FIRST, whole() + 1) if read(count).decided), None) if adaptive else None
 
     def jobs() -> Iterator[Job]:
-        for seed, places in every.items():  # seed by seed, so that an interrupted comparison has whole pairs
+        for seed, places in every.items():  # seed by seed, so that an interrupted comparison has complete pairs
             if enough() is not None:
                 return
             for config in configs:
@@ -246,7 +272,9 @@ def compare(
 
     if watch is not None:
         watch.expect(names, list(seeds))
-    if adaptive and not launcher.startswith("local"):  # a scheduler is handed the arms of a seed at a time
+    if (
+        adaptive and parse_launcher(launcher)[0] == "submitit"
+    ):  # a queue takes all jobs at once: submit the arms of one seed at a time
         for wave in batched_by(jobs(), lambda job: max(job.config.seed, FIRST - 1)):
             run_jobs(wave, launcher, watch)
     else:
@@ -255,7 +283,7 @@ def compare(
 
 
 def batched_by(jobs: Iterator[Job], key: Callable[[Job], int]) -> Iterator[list[Job]]:
-    """Lists of jobs with the same key; the next list is asked for only when the last one is done."""
+    """Groups consecutive jobs with the same key; a group is made only when the last one is done."""
     for _, group in groupby(jobs, key):
         yield list(group)
 

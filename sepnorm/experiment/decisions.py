@@ -1,36 +1,37 @@
-"""Verdicts on arms against a baseline, on one metric: better, worse, practically equal or undecided.
+"""Verdicts on arms against a baseline, by one metric: better, worse, equal or undecided.
 
-An arm is judged by its paired differences to the baseline, one a seed, which are taken as normal and independent from
-seed to seed. Let α be 1 - confidence, m the number of arms, and μ an arm's true mean difference.
+An arm is judged by its paired differences to the baseline, one for each seed. They are taken as normal and independent
+from seed to seed. Let α be 1 - confidence, m the number of arms, and μ an arm's true mean difference.
 
-*Better, worse.* The two-sided t-test of μ = 0. The number of arms is allowed for by Holm's step-down method (Scandinavian
-Journal of Statistics 6:65, 1979): whatever else is true, and however the arms depend on each other through the baseline,
-the probability that any arm with μ = 0 is called better or worse is at most α.
+*Better, worse.* The two-sided t-test of μ = 0, corrected for the number of arms by Holm's step-down method
+(Scandinavian Journal of Statistics 6:65, 1979). The probability that any arm with μ = 0 is called better or worse is at
+most α, for any values of the other arms and any dependence between arms through the baseline.
 
-*Equal.* Two one-sided tests of |μ| >= margin (Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15:657, 1987),
-each at α / 2, so that for one arm this means that the interval lies within ±margin. Holm's method allows for the number of
-arms again. It goes before better and worse: a difference that is certain but within the margin is practically none.
+*Equal.* Two one-sided tests of |μ| >= margin (Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15:657,
+1987), each at α / 2. For one arm this means that the interval lies within ±margin. Holm's method corrects for the
+number of arms again. Equal takes precedence over better and worse: a certain difference within the margin is
+practically none.
 
-*The interval.* Bonferroni's simultaneous interval, of confidence 1 - α/m, cut at what Holm's method adds: at 0 for an arm that
-is better or worse, at ±margin for one that is equal. Holm's steps after the first decide a little more than Bonferroni's
-intervals show, and the cut is what they decide. So the verdict can be read off the interval: ``equal`` if and only if it
-lies within ±margin, else ``better`` or ``worse`` if and only if all of it is on one side of 0 (a limit of 0 itself is not part
-of it), else ``undecided``. Uncut, all intervals cover at once with probability 1 - α; a cut is wrong only where a verdict is. More
-is not to be had: intervals that agree with Holm's method and cover at once have limits at 0 and at infinity for most
-arms (Brannath, Kluge & Scharpenberg, arXiv 2402.13719). With one arm all this is Student's interval.
+*The interval.* Bonferroni's simultaneous interval of confidence 1 - α/m, cut where Holm's method decides more: at 0 for
+an arm that is better or worse, at ±margin for one that is equal. So the verdict can be read off the interval: ``equal``
+if and only if it lies within ±margin; else ``better`` or ``worse`` if and only if all of it is on one side of 0 (a
+limit of 0 itself is excluded); else ``undecided``. Uncut, all intervals cover at once with probability 1 - α. A cut is
+wrong only if a verdict is. Better intervals do not exist: those that agree with Holm's method and cover at once have
+limits at 0 and infinity for most arms (Brannath, Kluge & Scharpenberg, arXiv 2402.13719). With one arm this is
+Student's interval.
 
-*A number of seeds that is not fixed* (``most``). Student's quantiles are replaced by the limits of ``sequential``, and nothing
-else changes. Each arm's limits at a level a are crossed at some look with probability a at most, if μ = 0, and limits of
-different levels are nested. So the smallest level crossed so far is a p-value at every stopping time, and its minimum over
-all looks is a p-value too. Holm's method rejects more if p-values are smaller; so what it rejects at any look is among what
-it rejects given those minima, and the error rates above hold for the run as a whole, for any rule of stopping, common to the
-arms or not (Tamhane et al., Statistics in Medicine 40:5333, 2021, review such methods).
+*An open number of seeds* (``most``). The limits of ``sequential`` replace Student's quantiles; nothing else changes. If
+μ = 0, an arm's limits at level a are crossed at some look with probability at most a, and limits of different levels
+are nested. So the smallest level crossed so far is a p-value at every stopping time, and its minimum over all looks is
+a p-value too. Holm's method rejects more if p-values are smaller, so what it rejects at any look is among what it
+rejects given those minima. The error rates above thus hold for the whole run and any stopping rule, common to the arms
+or not (Tamhane et al., Statistics in Medicine 40:5333, 2021, review such methods).
 
-*No spread.* Two runs may differ by the very same number in every seed, with a coarse metric or a metric at its limit. The
-t-test would then be certain with two seeds. Instead n identical differences count as n equal signs: their interval is the
+*No spread.* With a coarse metric, or one at its limit, two runs may differ by the same number in every seed. The t-test
+would then be certain with two seeds. Instead, n identical differences count as n equal signs. Their interval is the
 point itself if 2^(1 - n), the level of the sign test, is at most the arm's level (six seeds for one arm at 95 %), else
-unbounded. That holds under optional stopping as well, since n equal signs contain all fewer. If the difference is
-within the margin, the arm is equal without that condition: this is a description of what was seen, with no error rate.
+unbounded. This holds under optional stopping as well, since n equal signs contain all fewer. If the difference is
+within the margin, the arm is equal without that condition: this describes what was seen and has no error rate.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from sepnorm.errors import SepNormError
 from sepnorm.experiment.forecast import seeds_to_decide
 from sepnorm.experiment.sequential import FIRST, LEAST_LEVEL, critical_values
 
-FARTHEST = 200  # seeds, to which a forecast reaches where there is no ``most``
-_ROUNDING = 1e-9  # a spread this small beside the difference or the margin comes from rounding
+FARTHEST = 200  # largest number of seeds of a forecast without ``most``
+_ROUNDING = 1e-9  # a spread this small relative to the difference or the margin comes from rounding
 
 
 def _unknown() -> None:
@@ -55,10 +56,14 @@ def _unknown() -> None:
 
 @dataclass(frozen=True)
 class Decision:
-    """The mean difference to the baseline over ``count`` seeds, its interval from ``low`` to ``high``, and the verdict.
+    """The verdict on one arm: its mean difference to the baseline with an interval.
 
-    The verdict is ``better``, ``worse``, ``equal`` or ``undecided``. The interval is unbounded where the spread is unknown, as with
-    one seed.
+    Args:
+        mean: mean difference over the seeds, arm minus baseline.
+        low: lower limit of the interval; minus infinity if the spread is unknown, as with one seed.
+        high: upper limit; infinity if the spread is unknown.
+        count: number of seeds.
+        verdict: ``better``, ``worse``, ``equal`` or ``undecided``.
     """
 
     mean: float
@@ -70,15 +75,16 @@ class Decision:
 
     @property
     def more_seeds(self) -> int | None:
-        """How many more seeds would decide with a probability of about 80 %: 0 if it is decided, None if unknown or too many.
+        """Number of further seeds that decide with a probability of about 80 %.
 
-        Too many is more than 200 in all, or than ``most``. See ``seeds_to_decide`` for what is behind the number. Without
-        ``most`` it is for planning: to add seeds to an undecided comparison is a second look, which only ``most`` allows for.
+        It is 0 for a decided arm, and None if it is unknown or above ``most`` (200 without ``most``) in all;
+        ``seeds_to_decide`` explains the forecast. Without ``most`` use it to plan a new comparison: adding seeds to an
+        undecided one is a second look, which only ``most`` corrects for.
         """
         return self._forecast()
 
     def __str__(self) -> str:
-        """``+0.012 ± 0.004``; the limits themselves where the interval is cut; the mean alone where it is unbounded."""
+        """``+0.012 ± 0.004``; both limits if the interval is cut; the mean alone if it is unbounded."""
         if math.isinf(self.low):
             return f"{self.mean:+.3g}"
         half = (self.high - self.low) / 2
@@ -88,12 +94,14 @@ class Decision:
         mean, low, high = (f"{round(value, places) + 0.0:+.{places}f}" for value in (self.mean, self.low, self.high))
         if math.isclose(self.mean - self.low, self.high - self.mean, rel_tol=1e-6):
             return f"{mean} ± {half:.{places}f}"
-        if 0 in (self.low, self.high):  # cut there by Holm's correction: the difference itself is not 0
+        if 0 in (self.low, self.high):  # cut by Holm's correction: the difference itself is not 0
             return f"{mean} (above 0, to {high})" if self.low == 0 else f"{mean} (below 0, to {low})"
         return f"{mean} ({low} to {high})"
 
     def _places(self, half: float) -> int:
-        """Decimals: one digit of the half-width, two if the first is a 1, more where rounding would hide or invent a 0 inside."""
+        """Decimals to print: one digit of the half-width, two if it begins with 1, more if rounding would move 0 in or
+        out.
+        """
         size = math.floor(math.log10(half))
         first = max(0, (1 if half < 2 * 10**size else 0) - size)
         for places in range(first, first + 8):
@@ -107,13 +115,13 @@ class _Arm:
     mean: float
     deviation: float
     count: int
-    constant: bool  # all differences are the same number
+    constant: bool  # all differences are equal
 
 
 def default_margin(baseline: Sequence[float]) -> float:
-    """The margin within which arms are practically equal: 1 % of the absolute mean of the baseline's values.
+    """The default margin of equality: 1 % of the absolute mean of the baseline's values.
 
-    Verdicts take it as a given number, though it comes from the same runs.
+    Verdicts treat it as a fixed number, though it comes from the same runs.
     """
     values = [number(value, "a value of the baseline") for value in baseline]
     if not values:
@@ -129,16 +137,30 @@ def decide(
     confidence: float = 0.95,
     most: int | None = None,
 ) -> dict[str, Decision]:
-    """A decision for each arm, from its paired differences to the baseline (arm minus baseline), one a seed.
+    """Decides for each arm whether it is better, worse or equal, from its paired differences to the baseline.
 
-    Without ``most`` the number of seeds is one that was fixed in advance. With it, this may be called after every seed, and the
-    comparison may stop after any of them, up to ``most``: the same ``most``, ``margin``, ``confidence`` and arms at every call.
-    A verdict may be kept with its interval once it is reached, whatever later calls return. The docstring of this module defines
-    verdicts and intervals.
+    The docstring of this module defines verdicts and intervals.
+
+    Without ``most``, the number of seeds must be fixed in advance. With ``most``, you may call this after every seed
+    and stop after any of them, up to ``most``; pass the same ``most``, ``margin``, ``confidence`` and arms at every
+    call. A verdict once reached may be kept with its interval, even if later calls return another.
 
     >>> found = decide({"bn": [0.010, 0.014, 0.012, 0.013, 0.009]}, margin=0.005, higher_is_better=True)
     >>> found["bn"].verdict, str(found["bn"])
     ('better', '+0.012 ± 0.003')
+
+    Args:
+        differences: by name of the arm, its differences (arm minus baseline), one for each seed.
+        margin: largest difference that counts as equal.
+        higher_is_better: whether a higher value of the metric is better.
+        confidence: of all verdicts together, from 0.5 to 0.999.
+        most: largest number of seeds, if the number is not fixed in advance.
+
+    Returns:
+        A decision for each arm, by its name.
+
+    Raises:
+        SepNormError: if an arm has no differences, too many, or one that is not finite, or an argument is out of range.
     """
     margin, flipped = number(margin, "margin", least=0), not flag(higher_is_better, "higher_is_better")
     level = round(1 - number(confidence, "confidence"), 12)
@@ -191,7 +213,7 @@ def _summary(name: str, values: Sequence[float], margin: float, most: int | None
 
 
 def _half(arm: _Arm, level: float, most: int | None) -> float:
-    """Half the width of an arm's interval of confidence 1 - level."""
+    """Half-width of an arm's interval of confidence 1 - level."""
     if arm.constant:
         return 0.0 if 2.0 ** (1 - arm.count) <= level else math.inf
     limit = (_student(arm.count, level) if most is None else critical_values(most, level))[arm.count]
@@ -200,26 +222,27 @@ def _half(arm: _Arm, level: float, most: int | None) -> float:
 
 @lru_cache(maxsize=256)
 def _student(most: int, level: float) -> tuple[float, ...]:
-    """Student's two-sided critical values by the number of seeds, from 0 to ``most``, for one look at a number fixed in advance."""
+    """Student's two-sided critical values by number of seeds, from 0 to ``most``, for a number fixed in advance."""
     from scipy.special import stdtrit
 
     return (math.inf, math.inf, *(-stdtrit(range(1, most), level / 2)).tolist())
 
 
 def _holm(names: Iterable[str], rejects: Callable[[str, float], bool], level: float) -> set[str]:
-    """Holm's step-down method: which hypotheses fall, if ``rejects`` tests each at a given level."""
+    """Holm's step-down method: the hypotheses that are rejected, if ``rejects`` tests each at a given level."""
     every = set(names)
     rest = every
     while rest:
         fallen = {name for name in rest if rejects(name, level / len(rest))}
         if not fallen:
             break
-        rest = rest - fallen  # those left are tested at a higher level, at which the fallen would have fallen too
+        # the rest is tested at a higher level, at which those already rejected would be rejected too
+        rest = rest - fallen
     return every - rest
 
 
 def _more_seeds(arm: _Arm, level: float, margin: float, most: int | None) -> int | None:
-    if arm.constant:  # if it stays so
+    if arm.constant:  # assuming it stays constant
         needed = FIRST if abs(arm.mean) <= margin else 1 + math.ceil(math.log2(1 / level))
         return needed - arm.count if needed <= (most or FARTHEST) else None
     limits = _student(FARTHEST, level) if most is None else critical_values(most, level)

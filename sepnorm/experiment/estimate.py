@@ -1,4 +1,4 @@
-"""What runs take: time from a short measurement, parameters, and disk."""
+"""Estimates the cost of runs: time from a short measurement, parameters, and disk space."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from typing import Any
 import torch
 from torch import nn
 
-from sepnorm.experiment.launchers import places
+from sepnorm.experiment.launchers.local import places
 from sepnorm.experiment.runs import using_threads
 from sepnorm.training.configs import RunConfig
 from sepnorm.training.devices import device_of
 
-_STEPS = 2  # that are measured
-_FEW, _SHORT = 4, 0.2  # samples of each, unless a step of these is so many seconds short
-_LEAST = 0.25  # share of a step that grows with its samples, whatever the noise says
-_BYTES = 4  # of a parameter; a checkpoint has three of each: the weight and Adam's two
+_STEPS = 2  # steps that are measured
+# samples of a short step; a whole batch is measured instead if a short step takes less than so many seconds
+_FEW, _SHORT = 4, 0.2
+_LEAST = 0.25  # smallest share of a step that is assumed to grow with its samples, against noise
+_BYTES = 4  # of a parameter; a checkpoint has three numbers for each: the weight and Adam's two moments
 Batch = Callable[[int], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of ``runs`` runs of so many steps, ``done`` of which are finished; hours of training alone, without data and probes."""
+    """The cost of ``runs`` runs of ``steps`` steps, ``done`` of which are finished; hours count training only."""
 
     runs: int
     done: int
     steps: int
     parameters: int
-    hours: float  #: of a run
+    hours: float  # of one run
     hours_in_all: float
-    disk: float  #: gigabytes
+    disk: float  # in gigabytes
 
     def __str__(self) -> str:
         finished = f", {self.done} of them finished" if self.done else ""
@@ -53,7 +54,7 @@ def _time(hours: float) -> str:
 
 
 def estimate_runs(trial: tuple[nn.Module, Batch], config: RunConfig, steps: int, runs: int = 1, done: int = 0) -> Cost:
-    """``trial``: a model as a run has it, and made-up batches for it."""
+    """Measures a few steps and estimates the cost of runs. ``trial``: a run's model, and made-up batches for it."""
     model, batch = trial
     with using_threads(config):
         seconds = measure(model, batch, config)
@@ -61,17 +62,17 @@ def estimate_runs(trial: tuple[nn.Module, Batch], config: RunConfig, steps: int,
 
 
 def cost_of(seconds: float, parameters: int, config: RunConfig, steps: int, runs: int, done: int) -> Cost:
-    """From the seconds of a step."""
+    """The cost, from the seconds of one step."""
     side_by_side = min(places(config), runs)
     hours = seconds * steps / 3600
     in_all = hours * math.ceil((runs - done) / side_by_side)
-    # every model, and two checkpoints of those under way
+    # all models, and two checkpoints of each run under way
     disk = parameters * _BYTES * (runs + 6 * side_by_side) / 1e9
     return Cost(runs, done, steps, parameters, hours, in_all, disk)
 
 
 def measure(model: nn.Module, batch: Batch, config: RunConfig) -> float:
-    """Seconds of a training step: measured on made-up samples, or on few and twice as many where all would take long."""
+    """Seconds of one training step, on made-up samples; if a batch takes long, extrapolated from smaller ones."""
     device = device_of(config.device)
     model.train().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device.type in ("cpu", "cuda"))
@@ -86,10 +87,10 @@ def measure(model: nn.Module, batch: Batch, config: RunConfig) -> float:
         return (_now(device) - begun) / steps
 
     count = min(_FEW, config.batch_size)
-    seconds(count, 1)  # the first is slower
+    seconds(count, 1)  # a warm-up
     if (short := seconds(count, _STEPS)) < _SHORT or count == config.batch_size:
         return seconds(config.batch_size, _STEPS) * config.accumulation
-    # a part of a step, such as the optimizer's, does not grow with the samples
+    # some of a step, such as the optimizer, does not grow with the samples
     long = seconds(2 * count, _STEPS)
     growth = max(long - short, _LEAST * long / 2) / count
     return (long + growth * (config.batch_size - 2 * count)) * config.accumulation

@@ -1,4 +1,4 @@
-"""Means over seeds with intervals, and paired differences to a baseline with a verdict."""
+"""Means over seeds with intervals, and paired differences to a baseline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(eq=False)
 class Interval:
-    """A mean over ``count`` seeds and half the width of its 95 % interval (Student's t); NaN for one seed."""
+    """A mean over ``count`` seeds and the half-width of its 95 % interval (Student's t), NaN for one seed."""
 
     mean: float
     half: float
@@ -20,7 +20,7 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and 95 % interval of values, one a seed.
+    """Mean and 95 % interval of values, one for each seed.
 
     >>> str(interval([1.0, 2.0, 3.0]))
     '2.000 ± 2.484'
@@ -37,9 +37,9 @@ def interval(values: Sequence[float]) -> Interval:
 
 @dataclass(eq=False)
 class Difference(Interval):
-    """A paired difference to the baseline; ``verdict`` is better, worse or undecided, by whether the interval leaves out 0.
+    """A paired difference to the baseline. ``verdict`` is better or worse if the interval excludes 0, else undecided.
 
-    It is None where neither more nor less is better.
+    ``verdict`` is None for a metric without a better direction.
     """
 
     verdict: str | None = "undecided"
@@ -51,7 +51,7 @@ class Difference(Interval):
 def difference(
     values: dict[int, float], baseline: dict[int, float], higher_is_better: bool | None
 ) -> Difference | None:
-    """Seed by seed, over the seeds that both have; None where they share none."""
+    """The difference paired by seed, over the seeds that both have; None if they share none."""
     seeds = sorted(values.keys() & baseline.keys())
     if not seeds:
         return None

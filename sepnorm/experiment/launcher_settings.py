@@ -1,4 +1,4 @@
-"""How a launcher is written: ``local``, or a scheduler with settings of its own behind its name."""
+"""Notation of a launcher: ``local``, or a scheduler's name followed by its settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LAUNCHERS = ("local", "submitit", "ray")
 
 
 def parse_launcher(text: str) -> tuple[str, dict[str, Any]]:
-    """The name and the settings.
+    """Parses a launcher to its name and settings.
 
     >>> parse_launcher("submitit timeout_min=600")
     ('submitit', {'timeout_min': 600})

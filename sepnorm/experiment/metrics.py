@@ -1,4 +1,4 @@
-"""Metrics: what a figure of a run is called, and whether more of it is better. Each is declared, none is guessed."""
+"""Metrics: name and direction of the figures that runs report. They are declared, never guessed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-#: Sets that have a column of their own beside their average.
+#: Largest number of test sets that get a column each, beside their average.
 MOST_SETS = 6
 
 
@@ -16,13 +16,14 @@ class Metric:
     """One figure that runs report.
 
     Args:
-        key: its name in ``metrics.json``. One ``*`` stands for a part that the data decide, such as the name of a test set.
-        name: its title in tables; ``{}`` is what ``*`` stands for.
-        higher_is_better: None where neither is: then differences get no verdict.
-        primary: arms are told apart by the first primary metric that the runs report.
-        kind: a ``score`` says what embeddings are good for, ``geometry`` what shape they have, ``training`` how they were made.
-        shown: whether it has a column in tables; ``results.json`` has all.
-        beside: the key of what a reader wants to see next to it, such as the same score of the mean of tokens.
+        key: its name in ``metrics.json``. A ``*`` stands for a part that depends on the data, such as a test set's
+            name.
+        name: its title in tables; ``{}`` is replaced by the part that ``*`` stands for.
+        higher_is_better: whether more is better; None for neither, then differences get no verdict.
+        primary: whether arms are judged by it. Of several, the first one that runs report decides.
+        kind: ``score`` (quality of embeddings), ``geometry`` (their shape) or ``training`` (how they were made).
+        shown: whether it has a column in tables. ``results.json`` contains all metrics.
+        beside: key of the metric to show next to it, such as the same score for the mean of tokens.
     """
 
     key: str
@@ -35,11 +36,18 @@ class Metric:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it stands for several keys."""
+        """Whether the key contains ``*`` and so stands for several keys."""
         return "*" in self.key
 
     def named(self, key: str) -> Metric | None:
-        """This metric for a key that a run reported; None where it is another."""
+        """This metric for a reported key.
+
+        Args:
+            key: a key that a run reported.
+
+        Returns:
+            The metric with this key and the title filled in; None if the key does not match.
+        """
         before, _, after = self.key.partition("*")
         if not self.is_pattern:
             return self if key == self.key else None
@@ -48,22 +56,47 @@ class Metric:
 
 
 class Metrics:
-    """The metrics of a domain, in the order of a table's columns. A key of its own comes before a pattern."""
+    """The metrics of a domain, in the order of table columns. An exact key takes precedence over a pattern.
+
+    Args:
+        declared: the metrics.
+    """
 
     def __init__(self, declared: Iterable[Metric]) -> None:
         self.declared = tuple(declared)
 
     def find(self, key: str) -> Metric:
-        """What is known of a key; of one that was not declared, nothing but its name."""
+        """The metric of a key.
+
+        Args:
+            key: a key that a run reported.
+
+        Returns:
+            The declared metric; for an undeclared key one with its name only, no direction, and no column.
+        """
         return self._declared(key)[1] or Metric(key, key.replace("_", " "), None, shown=False)
 
     def order(self, keys: Sequence[str]) -> list[Metric]:
-        """The metrics of these keys as they were declared, others at the end; what one pattern covers stays in its order."""
+        """The metrics of keys in the order of declaration; undeclared ones come last.
+
+        Args:
+            keys: keys that runs reported. Keys of one pattern stay in this order.
+
+        Returns:
+            The metrics.
+        """
         places = {key: self._declared(key)[0] for key in keys}
         return [self.find(key) for key in sorted(keys, key=places.__getitem__)]
 
     def columns(self, keys: Sequence[str]) -> list[Metric]:
-        """Those with a column in tables: of single sets all where there are few, none where their average says enough."""
+        """The metrics with a column in tables. Single test sets get columns only if they are few.
+
+        Args:
+            keys: keys that runs reported.
+
+        Returns:
+            The metrics.
+        """
         found = [metric for metric in self.order(keys) if metric.shown]
         single = [metric for metric in found if self.is_single(metric.key)]
         scores = [metric for metric in found if metric.kind == "score" and metric not in single]
@@ -72,12 +105,19 @@ class Metrics:
         return found or self.order(keys)
 
     def is_single(self, key: str) -> bool:
-        """Whether it is of one of several sets, which a pattern stands for."""
+        """Whether a key belongs to one of several test sets, which a pattern stands for.
+
+        Args:
+            key: a key that a run reported.
+
+        Returns:
+            True for a key of a pattern.
+        """
         place, metric = self._declared(key)
         return metric is not None and self.declared[place].is_pattern
 
     def _declared(self, key: str) -> tuple[int, Metric | None]:
-        """The place of a key among the declared, and what was declared for it."""
+        """Position of a key among the declared metrics, and its metric."""
         found = {place: named for place, each in enumerate(self.declared) if (named := each.named(key)) is not None}
         if not found:
             return len(self.declared), None
@@ -85,7 +125,7 @@ class Metrics:
         return place, found[place]
 
 
-#: What every domain has: the shape of [CLS], and the loss at the end of training.
+#: Metrics of every domain: the geometry of [CLS], and the loss at the end of training.
 GEOMETRY = (
     Metric("cls_alignment", "[CLS] alignment", False, kind="geometry"),
     Metric("cls_uniformity", "[CLS] uniformity", False, kind="geometry"),

@@ -1,8 +1,8 @@
-"""One run in a folder of its own: begun, resumed, finished, never repeated.
+"""One run in its own folder: begun, resumed, finished, never repeated.
 
-A run's folder holds ``config.json``, ``environment.json``, checkpoints while it is under way, and at the end ``losses.json``,
-``embeddings.npz``, ``layers.json`` and other arrays where the recipe gives them, the model in ``model/`` and, written last,
-``metrics.json``: where that is, the run is finished.
+The folder holds ``config.json``, ``environment.json`` and, during the run, checkpoints. At the end it also holds
+``losses.json``, the model in ``model/``, and what the recipe returns of ``embeddings.npz``, ``layers.json`` and other
+arrays. ``metrics.json`` is written last: a folder with it holds a finished run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import shutil
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from sepnorm._version import __version__
 from sepnorm.distributed import rank, world
-from sepnorm.errors import OthersDoneError, SepNormError
+from sepnorm.errors import OthersDoneError, RunFailedError, SepNormError, one_line
 from sepnorm.files import intact, locked, read_json, sync_below, write_arrays, write_text, writing
 from sepnorm.surgery.inspection import Inspection
 from sepnorm.training.configs import ArmConfig
@@ -31,12 +32,12 @@ from sepnorm.training.trainer import Report
 
 @dataclass(eq=False)
 class Outcome:
-    """What a recipe gives for one run; ``save`` writes the model to a folder.
+    """What a recipe returns for one run; ``save`` writes the model to a folder.
 
-    ``embeddings`` are of test samples, by name: ``cls`` (samples, dim), and if there are some ``mean`` of tokens alike,
-    ``labels`` (samples), ``tokens`` (some of all samples, dim), and ``cls_right`` (samples), whether a probe of [CLS] has each
-    right. ``names`` are what a reader knows the samples by. ``layers`` is what ``inspect`` found on test samples, and
-    ``arrays`` are more files of a domain for sections of its own, each by its name without ``.npz``.
+    ``embeddings`` are of test samples: ``cls`` (samples, dim) and optionally ``mean`` of tokens (samples, dim),
+    ``labels`` (samples,), ``tokens`` (a sample of all tokens, dim), and ``cls_right`` (samples,), whether a probe of
+    [CLS] is right. ``names`` are shown for the samples. ``layers`` is the result of ``inspect`` on test samples.
+    ``arrays`` are further files for the domain's sections, by name without ``.npz``.
     """
 
     metrics: dict[str, float]
@@ -49,13 +50,13 @@ class Outcome:
 
 
 class Recipe(Protocol):
-    """A domain: how one run of a config is done."""
+    """Runs configs of one domain on data that is already read."""
 
     def run(self, config: Any, folder: Path, report: Report | None) -> Outcome: ...
 
 
 def finished(config: ArmConfig, folder: Path) -> bool:
-    """Whether a folder holds a finished run of this config; one of another config is refused."""
+    """Whether a folder holds a finished run of this config. A run of another config there is an error."""
     if (folder / "config.json").is_file():
         _same_config(config, folder / "config.json")
     if not (folder / "metrics.json").is_file():
@@ -68,9 +69,9 @@ def finished(config: ArmConfig, folder: Path) -> bool:
 
 
 def perform(recipe: Recipe, config: ArmConfig, folder: Path, report: Report | None = None) -> None:
-    """One run in its folder: nothing if it is finished, from its last checkpoint if it was interrupted.
+    """Does one run in its folder: nothing if it is finished, and from its last checkpoint if it was interrupted.
 
-    Of several processes the first writes, measures and saves; the others help it to train.
+    Rank 0 writes, measures and saves; other processes only train.
     """
     if finished(config, folder):
         return
@@ -80,7 +81,7 @@ def perform(recipe: Recipe, config: ArmConfig, folder: Path, report: Report | No
         return
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        if not finished(config, folder):  # by another process, in the meantime
+        if not finished(config, folder):  # another process may have finished it meanwhile
             _run(recipe, config, folder, report)
 
 
@@ -90,7 +91,7 @@ def _run(recipe: Recipe, config: ArmConfig, folder: Path, report: Report | None)
         _write_json(folder / "environment.json", environment())
         outcome = recipe.run(config, folder / "checkpoints", report)
         outcome.save(folder / "model")
-        sync_below(folder / "model")  # before the checkpoints go, from which it could be made again
+        sync_below(folder / "model")  # before the checkpoints are deleted, from which it could be restored
     _write_json(folder / "losses.json", outcome.losses)
     for name, arrays in ({"embeddings": outcome.embeddings} | outcome.arrays).items():
         if arrays:
@@ -103,12 +104,21 @@ def _run(recipe: Recipe, config: ArmConfig, folder: Path, report: Report | None)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
+def record_failure(config: ArmConfig, folder: Path, error: Exception) -> RunFailedError:
+    """Writes the traceback to ``error.txt`` in the run's folder, and returns an error that names it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "error.txt", "".join(traceback.format_exception(error)))
+    return RunFailedError(
+        f"the run of {config.arm}, seed {config.seed} raised {type(error).__name__}: {one_line(error)} ({folder / 'error.txt'})."
+    )
+
+
 @contextmanager
 def using_threads(config: ArmConfig) -> Iterator[None]:
-    """As many threads as a config asks for, for the time being."""
+    """Uses the config's number of threads within the context."""
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)
-    if config.threads:  # accelerate sets the threads of several processes anew where this variable is missing
+    if config.threads:  # else accelerate sets the threads of several processes itself
         os.environ["OMP_NUM_THREADS"] = str(config.threads)
     try:
         yield
@@ -117,7 +127,7 @@ def using_threads(config: ArmConfig) -> Iterator[None]:
 
 
 def environment() -> dict[str, Any]:
-    """What a result may depend on beside its config."""
+    """Versions and hardware that a result may depend on."""
     import transformers
 
     return {
@@ -138,7 +148,7 @@ def _same_config(config: ArmConfig, path: Path) -> None:
         json.dumps({name: each.default for name, each in fields if not each.is_required()}, default=str)
     )
     with intact(path):
-        kept = defaults | read_json(path)  # a setting may not have existed when the folder was written
+        kept = defaults | read_json(path)  # a setting may be newer than the folder
     changed = sorted(key for key in now.keys() | kept.keys() if now.get(key) != kept.get(key))
     if changed:
         raise SepNormError(

@@ -1,4 +1,4 @@
-"""Names of runs as names of folders."""
+"""Folder names for runs."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import re
 
 
 def slug(name: str) -> str:
-    """A name that can be a folder's."""
+    """A name with all characters replaced that do not fit into a folder name."""
     return re.sub(r"[^A-Za-z0-9+.@=-]+", "-", name.replace("λ", "lambda"))

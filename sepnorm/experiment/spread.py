@@ -1,4 +1,4 @@
-"""Where the spread from seed to seed comes from: the models, or that the test set is finite."""
+"""Separates the spread over seeds into two parts: the models, and the finite test set."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 class Spread:
     """Standard deviations over seeds of a score's paired difference.
 
-    ``low`` and ``high`` are the 95 % interval of ``total`` for normal differences. ``test`` is what a finite test set adds, and
-    ``models`` what would be left of ``total`` with a test set without end.
+    ``low`` and ``high`` are the 95 % interval of ``total`` for normal differences. ``test`` is the part of a finite
+    test set, and ``models`` what would remain of ``total`` with an infinite test set.
     """
 
     total: float
@@ -25,10 +25,11 @@ class Spread:
 
 
 def spread_of(gaps: Tensor) -> Spread:
-    """From (seeds, samples): what each test sample adds to the difference of each seed, such as 1, 0 or -1 for right and wrong.
+    """Splits the spread of ``gaps`` (seeds, samples): the part of each test sample in the difference of each seed.
 
-    A two-way layout without repetition (Scheffé, The Analysis of Variance, 1959, chapter 4): the variance of the seeds' means is
-    that of the models plus the residual variance over the number of samples. The samples themselves are common to all seeds.
+    For right and wrong answers the parts are 1, 0 and -1. This is a two-way layout without repetition (Scheffé, The
+    Analysis of Variance, 1959, chapter 4): the variance of the seeds' means is that of the models plus the residual
+    variance over the number of samples. All seeds share the samples.
     """
     seeds, samples = gaps.shape
     if seeds < 2 or samples < 2:
@@ -44,6 +45,6 @@ def spread_of(gaps: Tensor) -> Spread:
 
 
 def stacked(rights: dict[int, Tensor], baseline: dict[int, Tensor]) -> Tensor:
-    """(seeds, samples) of differences, of the seeds that both have."""
+    """Differences (seeds, samples), for the seeds that both have."""
     seeds = sorted(rights.keys() & baseline.keys())
     return torch.stack([rights[seed].double() - baseline[seed].double() for seed in seeds])

@@ -1,1 +1,1 @@
-"""One run: its typed config, its batches, and the adapter to transformers' ``Trainer``."""
+"""One training run: its typed config, its batches, and the adapter to transformers' ``Trainer``."""

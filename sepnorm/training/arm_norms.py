@@ -1,4 +1,4 @@
-"""The norms of a run's config, put into its encoder."""
+"""Puts the norms of a run's config into its encoder."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 
 from torch import nn
 
+from sepnorm.layer.kinds import BATCH_NORMS
 from sepnorm.surgery.conversion import convert
 from sepnorm.training.configs import RunConfig
 
 
 def give_norms(encoder: nn.Module, config: RunConfig, calibrate: Iterable[Any] | None = None) -> None:
-    """Converts in place, as ``convert`` does; ``ln`` is what an encoder has."""
+    """Converts ``encoder`` in place, as ``sepnorm.convert`` does. ``ln`` changes nothing."""
     if config.norm == "ln":
         return
     convert(encoder, config.norm, sites=config.sites, calibrate=calibrate, num_cls=config.num_cls)
     for module in encoder.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            module.momentum = config.momentum
+        if isinstance(module, BATCH_NORMS):
+            module.momentum = config.momentum  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Typed settings of a run: presets, changes by key=value, and refusal of what is unknown."""
+"""Typed settings of a run: config classes, ``key=value`` changes and presets. Unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ __all__ = ["ArmConfig", "RunConfig", "build", "check_keys", "parse_arm", "parse_
 
 
 class ArmConfig(BaseModel):
-    """What tells the arms and runs of a comparison apart."""
+    """Settings that differ between the arms and runs of a comparison."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    data: str  # a file, a folder, or a name of datasets or of data that is packaged
-    norm: str = "ln"  # as bn+ln, that of [CLS] first; ln is what a model has
-    sites: str = "final"  # which norms are replaced: all, final, blocks, degenerate, or a pattern of paths
-    num_cls: int = Field(1, ge=1)  # how many leading tokens have the norm of [CLS]
-    momentum: float = Field(0.1, gt=0, le=1)  # of the running statistics of batch norms
-    seed: int = Field(0, ge=0, lt=2**31)  # of weights, order, crops and masks
-    varies: Literal["all", "weights", "order"] = "all"  # what seeds change: the rest is that of seed 0
-    uniformity_weight: float = Field(0.0, ge=0)  # lambda of the paper
-    uniformity_form: Literal["squared", "inner"] = "squared"  # of U-MAE's code, or the paper's inner product
-    uniformity_on: Literal["cls", "tokens", "both"] = "cls"  # what is spread
-    uniformity_within: Literal["batch", "sample"] = "batch"  # which tokens are pushed apart
+    data: str  # file, folder, name of a Hugging Face dataset, or name of packaged data
+    norm: str = "ln"  # norms, [CLS] first, then tokens, as bn+ln; ln leaves the model's layer norms
+    sites: str = "final"  # norms to replace: final (the last), all, blocks, degenerate, or a pattern of module paths
+    num_cls: int = Field(1, ge=1)  # number of leading tokens that are normalised as [CLS]
+    momentum: float = Field(0.1, gt=0, le=1)  # weight of a new batch in the running statistics of batch norms
+    seed: int = Field(0, ge=0, lt=2**31)  # seed of weights, order of samples, crops, masks and dropout
+    varies: Literal["all", "weights", "order"] = "all"  # the seed changes all, weights or order; the rest uses seed 0
+    uniformity_weight: float = Field(0.0, ge=0)  # weight of the uniformity loss, lambda in the paper
+    uniformity_form: Literal["squared", "inner"] = "squared"  # squared (U-MAE's code) or inner (product, the paper)
+    uniformity_on: Literal["cls", "tokens", "both"] = "cls"  # cls, tokens or both: what the uniformity loss spreads
+    uniformity_within: Literal["batch", "sample"] = "batch"  # batch or sample: within which tokens are spread
     device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = (
-        "auto"  # the fastest; of several GPUs CUDA_VISIBLE_DEVICES chooses
+        "auto"  # auto (the fastest), cpu, cuda, mps or xpu; CUDA_VISIBLE_DEVICES selects a GPU
     )
-    precision: Literal["auto", "fp32", "bf16"] = "auto"  # bf16 where a GPU is good at it, or always, or never
-    threads: int = Field(0, ge=0)  # of a run without an accelerator, 0 for all; the last bits of a result depend on it
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto (bf16 on NVIDIA GPUs that have it), fp32 or bf16
+    threads: int = Field(0, ge=0)  # CPU threads of a run, 0 for all; the last bits of results depend on it
 
     @field_validator("norm")
     @classmethod
@@ -49,24 +49,24 @@ class ArmConfig(BaseModel):
 
     @property
     def uses_batch(self) -> bool:
-        """Whether its norms keep batch statistics."""
-        from sepnorm.layer.kinds import NormSpec  # torch is not needed to read settings
+        """Whether a norm of this config keeps batch statistics."""
+        from sepnorm.layer.kinds import NormSpec  # here, since reading settings must not import torch
 
         return NormSpec.parse(self.norm).uses_batch
 
     @property
     def weights_seed(self) -> int:
-        """Of the first weights."""
+        """Seed of the initial weights."""
         return 0 if self.varies == "order" else self.seed
 
     @property
     def order_seed(self) -> int:
-        """Of order, crops, masks and dropout."""
+        """Seed of sample order, crops, masks and dropout."""
         return 0 if self.varies == "weights" else self.seed
 
     @property
     def arm(self) -> str:
-        """How the setting that is compared is called: norm, sites and lambda."""
+        """Name of the arm: norm, sites and weight of the uniformity loss."""
         name = self.norm if self.norm == "ln" else f"{self.norm}@{self.sites}"
         if not self.uniformity_weight:
             return name
@@ -74,33 +74,40 @@ class ArmConfig(BaseModel):
         return f"{name} λ={self.uniformity_weight:g} {self.uniformity_on}{form}"
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with other values; unknown keys and values that do not fit are refused."""
+        """A copy with changed values. Raises ``SepNormError`` for unknown keys and invalid values."""
         return build(type(self), self.model_dump() | check_keys(type(self), changes))
 
 
 class RunConfig(ArmConfig):
-    """What every domain's run has. Each domain adds its own fields and presets."""
+    """Settings of every training run. Each domain adds its own fields and presets."""
 
-    epochs: int = Field(gt=0)  # times round the data
-    max_steps: int | None = Field(None, gt=0)  # stop earlier
-    batch_size: int = Field(gt=1)  # samples of a batch
-    accumulation: int = Field(1, gt=0)  # batches before a step
-    learning_rate: float = Field(gt=0)  # the highest, after the warm-up
-    warmup: float = Field(0.1, ge=0, lt=1)  # share of the steps
-    weight_decay: float = Field(0.05, ge=0)  # of AdamW, on weights alone
-    adam_betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
-    clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0 for none
-    checkpoints: int = Field(4, ge=0)  # how often a run is saved on its way
-    monitor: int = Field(10, ge=0)  # how often [CLS] is measured on its way, on a fixed batch; 0 for never
+    epochs: int = Field(gt=0)  # passes over the training data
+    max_steps: int | None = Field(None, gt=0)  # optimizer steps after which training stops, if epochs take longer
+    batch_size: int = Field(gt=1)  # samples in a batch, over all processes
+    accumulation: int = Field(1, gt=0)  # batches in an optimizer step
+    statistics: Literal["batch", "step"] = (
+        "batch"  # batch or step: normalise [CLS] over each batch, or over all batches of an optimizer step
+    )
+    learning_rate: float = Field(gt=0)  # highest value, reached after the warm-up
+    warmup: float = Field(0.1, ge=0, lt=1)  # share of the steps in which the learning rate rises
+    weight_decay: float = Field(0.05, ge=0)  # of AdamW, on weight matrices only
+    adam_betas: tuple[float, float] = (0.9, 0.95)  # beta1 and beta2 of AdamW
+    clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0 for no clipping
+    checkpoints: int = Field(4, ge=0)  # number of checkpoints in the course of a run
+    sharded: bool = (
+        False  # spread weights, gradients and optimizer over processes (FSDP2), for models larger than a device
+    )
+    timeout: int = Field(600, gt=0)  # seconds that processes wait for each other before they stop
+    monitor: int = Field(10, ge=0)  # measurements of [CLS] in the course of a run, on a fixed batch; 0 for none
 
     def steps_on(self, samples: int) -> int:
-        """How many steps a run has on so many samples."""
+        """Number of optimizer steps of a run on ``samples`` samples."""
         batches = self.epochs * max(1, samples // min(self.batch_size, samples))
         return min(math.ceil(batches / self.accumulation), self.max_steps or batches)
 
 
 def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    """An object of a config class, with pydantic's complaints put in one sentence."""
+    """Builds a config; pydantic's complaint becomes one sentence in a ``SepNormError``."""
     try:
         return cls(**values)
     except ValidationError as error:
@@ -114,6 +121,7 @@ def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
 
 
 def check_keys(cls: type[BaseModel], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuses keys that are no fields of ``cls``."""
     known = cls.model_fields
     for key in changes:
         require_known("setting", key, known)
@@ -121,7 +129,7 @@ def check_keys(cls: type[BaseModel], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """``["width=64", "norm=bn+ln"]`` as a dictionary; values are read as JSON where they are JSON."""
+    """``["width=64", "norm=bn+ln"]`` as a dictionary. A value that is valid JSON is parsed; any other is a string."""
     found: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -135,4 +143,5 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def preset(presets: Mapping[str, Any], name: str) -> Any:
+    """The preset of a name; an unknown name is refused."""
     return presets[require_known("preset", name, presets)]

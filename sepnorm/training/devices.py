@@ -1,4 +1,4 @@
-"""Which device a model runs on: the fastest by default, or the one that was asked for, refused where it is not there."""
+"""The device and precision of a run. By default the fastest device; one that is not here is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CPU = torch.device("cpu")
 
 
 def available() -> list[str]:
-    """The kinds of devices here, the fastest first."""
+    """Device types on this machine, fastest first."""
     return [name for name, there in _kinds() if there]
 
 
@@ -20,7 +20,7 @@ def _kinds() -> list[tuple[str, bool]]:
 
 
 def device_of(asked: str = "auto") -> torch.device:
-    """``auto`` for the fastest, or ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or another that torch knows."""
+    """The device for ``auto`` (the fastest), ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or another name of torch's."""
     found = available()
     if asked == "auto":
         return torch.device(found[0])
@@ -35,24 +35,24 @@ def device_of(asked: str = "auto") -> torch.device:
 
 
 def uses_bfloat16(precision: str, device: torch.device) -> bool:
-    """Whether a run is to be in bfloat16: ``auto`` where an NVIDIA GPU is good at it."""
+    """Whether to train in bfloat16. ``auto`` means yes on NVIDIA GPUs that support it."""
     if precision == "fp32":
         return False
     able = _able(device)
     if precision == "bf16" and not able:
         raise SepNormError(
-            f"precision=bf16 is more than {device.type} can here: take precision=fp32 or another --device."
+            f"{device.type} does not support precision=bf16 here: use precision=fp32 or another --device."
         )
     return able and (precision == "bf16" or device.type == "cuda")
 
 
 def check_device(device: str, precision: str = "auto") -> None:
-    """Refuses a device that is not here, or a precision that it has not."""
+    """Refuses a device that is not here, or a precision that the device does not support."""
     uses_bfloat16(precision, device_of(device))
 
 
 def _able(device: torch.device) -> bool:
-    """Whether a device computes in bfloat16, by trying it."""
+    """Whether a device computes in bfloat16, found by trying it."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     try:

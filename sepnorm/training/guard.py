@@ -1,9 +1,10 @@
-"""Steps that are refused: where a loss or a gradient is not finite, weights and batch statistics stay as they were."""
+"""Skips optimizer steps whose loss or gradient is not finite. Weights and batch statistics stay as they were."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,30 +14,33 @@ from sepnorm.errors import SepNormError
 from sepnorm.layer.kinds import BATCH_NORMS
 
 logger = logging.getLogger("sepnorm")
-PATIENCE = 3  # refused steps in a row after which a run stops
+PATIENCE = 3  # skipped steps in a row after which a run stops
 
 
 class Guard:
-    """Looks at every step between its backward pass and the optimizer."""
+    """Checks every step between its backward pass and the optimizer."""
 
     def __init__(self) -> None:
         self.in_a_row = 0
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def begin(self, model: nn.Module) -> None:
-        """Remembers the batch statistics, which the forward pass is about to change."""
+        """Stores the batch statistics, which the forward pass is about to change."""
         norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS)]
         self._kept = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
 
     def allows(self, model: nn.Module, losses: Sequence[Tensor], step: int, what: Callable[[], str]) -> bool:
-        """Whether the step may be taken; if not, its gradients are dropped, so that the optimizer passes it over.
+        """Whether the optimizer may step. If not, gradients are dropped and batch statistics restored.
 
-        ``what`` says which samples were in it, for the message.
+        ``what`` returns a description of the step's samples, for the message. Raises after ``PATIENCE`` refusals in a
+        row.
         """
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        values = torch.stack([*(loss.float() for loss in losses), nn.utils.get_total_norm(gradients).float()])
+        norm: Any = nn.utils.get_total_norm(gradients).float()
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # with FSDP each process has a part
+        values = torch.stack([*(loss.float() for loss in losses), norm])
         bad = (~values.isfinite()).any().float()
-        if not float(total(bad)):  # every process decides alike
+        if not float(total(bad)):  # all processes decide alike
             self.in_a_row = 0
             return True
         model.zero_grad(set_to_none=True)

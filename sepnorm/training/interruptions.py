@@ -1,4 +1,4 @@
-"""What ends a run before its time: Ctrl-C, a scheduler, and other processes of it that are gone."""
+"""What ends a run early: Ctrl-C, SIGTERM of a scheduler, and the loss of another process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sepnorm.errors import InterruptedRunError, is_of_lost_process, one_line
 
 @contextmanager
 def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
-    """Calls something at Ctrl-C, and at SIGTERM, by which schedulers end a job, in the place of ending at once.
+    """Calls ``call`` at Ctrl-C or SIGTERM, which schedulers send, instead of ending the process.
 
-    Only where signals arrive, in the main thread.
+    Does nothing outside of the main thread, which alone receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -31,7 +31,7 @@ def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def lost_processes(folder: Path) -> Iterator[None]:
-    """Says it in one sentence where another process of the run has gone."""
+    """Turns the error that follows the loss of another process into one sentence."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""``sepnorm.Monitor``: how [CLS] lies in space while a model trains, in anyone's loop, and a warning before it is lost."""
+"""``sepnorm.Monitor``: measures the geometry of [CLS] during training, in any loop, and warns when it collapses."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sepnorm.surgery import model_call as feed
 from sepnorm.training.monitor_figures import embed_by_cls, figures_of
 from sepnorm.training.statistics_drift import watch_drift
 
-#: From a model and the batch to [CLS] (samples, dim) and the mean of tokens alike, or None where there is none.
+#: ``embed(model, batch)`` returns [CLS] (samples, dim) and the mean of tokens (samples, dim), or None for the latter.
 Embed = Callable[[nn.Module, Any], tuple[Tensor, Tensor | None]]
 ACTIONS = ("warn", "stop", "nothing")
-# What other trainers call beside the hooks below: nothing is done there.
+# Hooks that trainers call and that need nothing done.
 _TRANSFORMERS = (
     "on_init_end on_train_begin on_train_end on_epoch_begin on_epoch_end on_step_begin on_pre_optimizer_step on_optimizer_step "
     "on_substep_end on_evaluate on_predict on_save on_log on_prediction_step on_push_begin"
@@ -41,11 +41,21 @@ _HOOKS = frozenset(f"{_TRANSFORMERS} {_LIGHTNING}".split())
 
 @dataclass(frozen=True)
 class Limits:
-    """When [CLS] counts as collapsed, and when it has recovered: between the two nothing changes (hysteresis).
+    """Thresholds at which [CLS] counts as collapsed, and as recovered. Between the two the state does not change.
 
-    ``cosine``: mean cosine of two samples; ``rank``: centred effective rank, as a share of what is possible. A collapse is
-    ``patience`` readings in a row beyond one of the first two limits. The [CLS] of a model that is new is alike for all samples:
-    until it was healthy once, the first ``grace`` readings do not count.
+    [CLS] is collapsed after ``patience`` readings in a row beyond ``cosine`` or ``rank``. A new model has nearly equal
+    [CLS] for all samples, so its first ``grace`` readings do not count until one is healthy.
+
+    Args:
+        cosine: collapsed if the mean cosine of two samples is at least this.
+        rank: collapsed if the centred effective rank, divided by its largest possible value, is below this.
+        cosine_recovered: recovered if the mean cosine is at most this; not above ``cosine``.
+        rank_recovered: recovered if the relative rank is at least this; not below ``rank``.
+        patience: readings in a row beyond a threshold that make a collapse.
+        grace: first readings that do not count unless the model was healthy before.
+
+    Raises:
+        SepNormError: if a value is out of range, or recovery lies on the wrong side of collapse.
     """
 
     cosine: float = 0.9995
@@ -62,14 +72,20 @@ class Limits:
             object.__setattr__(self, name, number(getattr(self, name), name))
         if self.cosine_recovered > self.cosine or self.rank_recovered < self.rank:
             raise SepNormError(
-                f"recovery is at the healthy side of collapse: cosine_recovered={self.cosine_recovered} is at most {self.cosine}, "
-                f"and rank_recovered={self.rank_recovered} at least {self.rank}."
+                f"recovery must be healthier than collapse: need cosine_recovered <= {self.cosine} and rank_recovered >= "
+                f"{self.rank}, found {self.cosine_recovered} and {self.rank_recovered}."
             )
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Figures by name, as ``cls_effective_rank_centered``, at one step; ``collapsed`` is the state after it."""
+    """One measurement of a ``Monitor``.
+
+    Args:
+        step: the training step.
+        figures: measures by name, such as ``cls_effective_rank_centered``; ``Monitor`` lists them.
+        collapsed: whether [CLS] counts as collapsed after this reading.
+    """
 
     step: int
     figures: dict[str, float]
@@ -77,27 +93,32 @@ class Reading:
 
 
 class Monitor:
-    """Measures [CLS] and the mean of tokens on one fixed batch every so many steps, and warns when [CLS] collapses.
+    """Measures [CLS] and the mean of tokens on a fixed batch during training, and warns when [CLS] collapses.
 
-    The training is as it would be without it: random numbers, modes, batch statistics and gradients are left as they were, to
-    the bit. In a loop of your own call ``monitor.step(step)`` after each step. For transformers' and sentence-transformers'
-    trainers ``monitor.attach(trainer)``, or give it in ``callbacks=[monitor]``; for Lightning ``Trainer(callbacks=[monitor])``.
+    In your own loop, call ``monitor.step(step)`` after each optimizer step. With transformers or sentence-transformers,
+    call ``monitor.attach(trainer)`` or pass ``callbacks=[monitor]``; with Lightning, ``Trainer(callbacks=[monitor])``.
+
+    Training is not changed by a single bit: random states, modes, batch statistics and gradients are restored.
+
+    ``history`` lists every ``Reading``. Its figures are ``mean_cosine``, ``uniformity``, ``effective_rank``,
+    ``effective_rank_centered``, ``rank_share`` (the latter divided by its largest possible value), ``alpha_req`` and
+    ``dead`` (share of dead dimensions), each with the prefix ``cls_`` or ``mean_``. ``drift`` is the distance of
+    running batch statistics from those of the batch, in standard deviations.
 
     Args:
         model: the model that is trained.
-        batch: at least two samples (better 256), in a form that ``sepnorm.inspect`` takes.
-        every: steps between readings.
-        on_collapse: ``"warn"``, ``"stop"`` (the trainer saves a checkpoint and ends; in a loop ``monitor.stopped`` is True), or
-            ``"nothing"``.
-        limits: see ``Limits``.
-        embed: ``embed(model, batch)`` gives [CLS] (samples, dim) and the mean of tokens or None, where the model's output is no
-            hidden states (batch, tokens, dim) with [CLS] first.
-        log: called with a reading's figures and the step.
-        save: called with the step before a stop, to save a checkpoint; for Lightning it may be a path.
+        batch: a batch of at least two samples (better 256), in any form that ``sepnorm.inspect`` takes.
+        every: number of steps between readings.
+        on_collapse: ``"warn"``; ``"stop"``, which also makes the trainer save a checkpoint and end, and sets
+            ``monitor.stopped`` for your own loop; or ``"nothing"``.
+        limits: thresholds of collapse; default ``Limits()``.
+        embed: ``embed(model, batch)`` returns [CLS] (samples, dim) and the mean of tokens or None. Needed if the model
+            does not return hidden states (batch, tokens, dim) with [CLS] first.
+        log: called with the figures and the step of each reading.
+        save: called with the step before a stop, to save a checkpoint; with Lightning it may be a path.
 
-    ``history`` has every ``Reading``. Figures are ``mean_cosine``, ``uniformity``, ``effective_rank``,
-    ``effective_rank_centered``, ``alpha_req`` and ``dead`` (share of dead dimensions), each of ``cls_`` and ``mean_``, and
-    ``drift``: how far running batch statistics are from those of the batch, in standard deviations.
+    Raises:
+        SepNormError: if an argument is of the wrong kind.
     """
 
     def __init__(
@@ -117,27 +138,41 @@ class Monitor:
         self.every = whole(every, "every", 1)
         self.on_collapse = require_known("action on collapse", on_collapse, ACTIONS)
         if limits is not None and not isinstance(limits, Limits):
-            raise SepNormError(f"limits are sepnorm.Limits(...), found {limits!r}.")
+            raise SepNormError(f"limits must be sepnorm.Limits(...), found {limits!r}.")
         for what, given in (("embed", embed), ("log", log)):
             if given is not None and not callable(given):
-                raise SepNormError(f"{what} is a function, found {given!r}.")
+                raise SepNormError(f"{what} must be a function, found {given!r}.")
         self.limits = limits or Limits()
         self.embed, self.save = embed or embed_by_cls, save
-        self._log = log  # not as log: Lightning puts a function of that name on every callback
+        self._log = log  # not self.log: Lightning puts a function of that name on every callback
         self.history: list[Reading] = []
         self.collapsed = self.stopped = False
-        self._beyond = 0  # readings in a row
+        self._beyond = 0  # readings in a row beyond a limit
         self._was_healthy = False
         self._trainer: Any = None
 
     def step(self, step: int) -> Reading | None:
-        """To be called after each step of training: a reading where one is due, else None."""
+        """Takes a reading if one is due. Call it after each training step.
+
+        Args:
+            step: number of training steps so far.
+
+        Returns:
+            The reading, or None if none is due.
+        """
         if step % self.every:
             return None
         return self.read(step)
 
     def read(self, step: int) -> Reading:
-        """A reading now, whether one is due or not."""
+        """Takes a reading now, whether one is due or not.
+
+        Args:
+            step: number of training steps so far, stored in the reading.
+
+        Returns:
+            The reading, which is also added to ``history``.
+        """
         figures, before = self.measure(), self.stopped
         reading = Reading(step, figures, self._judge(figures))
         if self.stopped and not before and callable(self.save):
@@ -148,8 +183,12 @@ class Monitor:
         return reading
 
     def measure(self) -> dict[str, float]:
-        """The figures of the batch as the model is now."""
-        with _untouched(self.model), torch.no_grad(), watch_drift(self.model) as drift:
+        """Measures the batch with the model as it is now, without adding to ``history``.
+
+        Returns:
+            Figures by name.
+        """
+        with untouched(self.model), torch.no_grad(), watch_drift(self.model) as drift:
             cls, mean = self.embed(self.model, self.batch)
         found = {f"cls_{name}": value for name, value in figures_of(cls).items()}
         if mean is not None:
@@ -185,13 +224,30 @@ class Monitor:
     # ---- trainers ----
 
     def attach(self, trainer: Any) -> Monitor:
-        """Adds itself to a trainer of transformers or sentence-transformers, and logs to what that logs to."""
+        """Adds the monitor to a trainer of transformers or sentence-transformers, and logs where the trainer logs.
+
+        Args:
+            trainer: the trainer.
+
+        Returns:
+            The monitor itself.
+        """
         trainer.add_callback(self)
         self._trainer = trainer
         return self
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Of transformers' trainers."""
+        """Hook of transformers' trainers: takes a reading if one is due.
+
+        Args:
+            args: the ``TrainingArguments``.
+            state: the ``TrainerState``.
+            control: the ``TrainerControl``; asked to save and stop after a collapse with ``on_collapse="stop"``.
+            **kwargs: not used.
+
+        Returns:
+            ``control``.
+        """
         reading = self.step(state.global_step)
         if reading is not None:
             if self._trainer is not None:
@@ -203,11 +259,16 @@ class Monitor:
         return control
 
     def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:
-        """Of Lightning's trainer."""
+        """Hook of Lightning's trainer: takes a reading if one is due.
+
+        Args:
+            trainer: Lightning's trainer.
+            *rest: not used.
+        """
         last = self.history[-1].step if self.history else None
         reading = (
             self.step(trainer.global_step) if trainer.global_step != last else None
-        )  # batches may be gathered to a step
+        )  # several batches may make one step
         if reading is not None:
             for logger in getattr(trainer, "loggers", []):
                 logger.log_metrics(dict(reading.figures), step=reading.step)
@@ -218,11 +279,15 @@ class Monitor:
 
     @property
     def state_key(self) -> str:
-        """By which Lightning knows it."""
+        """Key of the monitor in Lightning's checkpoints."""
         return type(self).__name__
 
     def state_dict(self) -> dict[str, Any]:
-        """What checkpoints hold of it: the readings, and whether [CLS] is collapsed."""
+        """State for a checkpoint: the readings, and whether [CLS] is collapsed.
+
+        Returns:
+            The state, for ``load_state_dict``.
+        """
         return {
             "history": [[r.step, r.figures, r.collapsed] for r in self.history],
             "collapsed": self.collapsed,
@@ -231,7 +296,11 @@ class Monitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what ``state_dict`` gave."""
+        """Restores a state.
+
+        Args:
+            state: a return value of ``state_dict``.
+        """
         self.history = [Reading(int(step), dict(figures), bool(c)) for step, figures, c in state["history"]]
         self.collapsed, self._beyond = bool(state["collapsed"]), int(state["beyond"])
         self._was_healthy = bool(state["was_healthy"])
@@ -243,12 +312,12 @@ class Monitor:
 
 
 def _pass(*args: Any, **kwargs: Any) -> None:
-    """A hook where nothing is done."""
+    """A hook that does nothing."""
 
 
 @contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; random numbers, modes and buffers are as they were after it."""
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Puts the model into evaluation mode, and afterwards restores random states, modes and buffers."""
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     state, of_numpy = random.getstate(), _numpy_state()
     try:

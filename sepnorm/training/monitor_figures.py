@@ -1,4 +1,4 @@
-"""What a monitor measures: [CLS] and the mean of tokens of a batch, and their figures."""
+"""What a monitor measures: [CLS] and mean of tokens of a batch, and their geometry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sepnorm.surgery import model_call as feed
 
 
 def embed_by_cls(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None]:
-    """[CLS] (samples, dim) and the mean of all tokens that are no padding, from a model's last hidden states."""
+    """[CLS] (samples, dim) and the mean of tokens without padding, from the model's last hidden states."""
     output = feed.run(model, batch)
     hidden = output
     if not isinstance(output, Tensor):
@@ -30,8 +30,8 @@ def embed_by_cls(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None]:
             f"a tensor of shape {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(output).__name__}"
         )
         raise SepNormError(
-            f"{type(model).__name__} gives {found} and no hidden states (batch, tokens, dim): tell how [CLS] is had of it, by "
-            "embed=lambda model, batch: (cls, None)."
+            f"{type(model).__name__} returns {found}, not hidden states (batch, tokens, dim): pass embed=lambda model, batch: "
+            "(cls, None), which returns [CLS]."
         )
     mask = output.get("attention_mask") if isinstance(output, Mapping) else None
     if mask is None and isinstance(batch, Mapping):
@@ -43,7 +43,7 @@ def embed_by_cls(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def figures_of(rows: Tensor) -> dict[str, float]:
-    """The measures of vectors (samples, dim); NaN where some are not finite."""
+    """Measures of vectors (samples, dim) by name; all are NaN if a value is not finite."""
     rows = rows.detach().float().cpu()
     names = (
         "mean_cosine",
@@ -56,7 +56,7 @@ def figures_of(rows: Tensor) -> dict[str, float]:
     )
     if rows.dim() != 2 or len(rows) < 2:
         raise SepNormError(
-            f"a monitor compares samples, so its batch has at least two, found vectors of shape {tuple(rows.shape)}."
+            f"a monitor compares samples and needs at least two per batch, found vectors of shape {tuple(rows.shape)}."
         )
     if not bool(rows.isfinite().all()) or not bool((rows != 0).any(1).sum() > 1):
         return dict.fromkeys(names, math.nan)

@@ -1,53 +1,73 @@
-"""The monitor in our own runs: readings at equal distances, kept in checkpoints and with the results."""
+"""The monitor in our own runs: readings at equal distances, saved in checkpoints and with the results."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from sepnorm.files import write_text
-from sepnorm.training.monitor import Embed, Monitor
+from sepnorm.training.monitor import Embed, Monitor, untouched
 from sepnorm.training.trainer import Watcher
 
-#: The file of a run with its readings, without ``.npz``.
+#: File of a run with its readings, without ``.npz``.
 FILE = "monitor"
 _KEPT = "monitor.json"
 
 
 class Monitored:
-    """A ``Watcher`` that takes ``count`` readings on the way, and hands on to other watchers."""
+    """A ``Watcher`` that takes ``count`` readings in the course of a run and calls other watchers.
 
-    def __init__(self, model: torch.nn.Module, embed: Embed, count: int, others: Sequence[Watcher] = ()) -> None:
+    ``more`` returns further figures for a reading, such as the scores of probes.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        embed: Embed,
+        count: int,
+        others: Sequence[Watcher] = (),
+        more: Callable[[], dict[str, float]] | None = None,
+    ) -> None:
         self.monitor = Monitor(model, None, embed=embed)
-        self.count, self.others = count, others
+        self.count, self.others, self.more = count, others, more
+
+    def due(self, step: int, steps: int) -> bool:
+        return self._reads(step, steps) or any(other.due(step, steps) for other in self.others)
 
     def look(self, step: int, steps: int) -> None:
-        """Reads at the first step, at the last, and as often as asked for between."""
         for other in self.others:
-            other.look(step, steps)
+            if other.due(step, steps):
+                other.look(step, steps)
+        if self._reads(step, steps):
+            reading = self.monitor.read(step)
+            if self.more is not None:
+                with untouched(self.monitor.model):
+                    reading.figures.update(self.more())
+
+    def _reads(self, step: int, steps: int) -> bool:
+        """Whether to read: at the first step, at the last, and at ``count`` equal distances between."""
         every = max(steps // self.count, 1) if self.count else 0
-        if every and (step == 1 or step % every == 0 or step == steps):
-            self.monitor.read(step)
+        return bool(every) and (step in (1, steps) or step % every == 0)
 
     def save(self, checkpoint: Path) -> None:
-        """Into a checkpoint."""
+        """Saves the readings into a checkpoint."""
         for other in self.others:
             other.save(checkpoint)
         write_text(checkpoint / _KEPT, json.dumps(self.monitor.state_dict()))
 
     def take_up(self, checkpoint: Path) -> None:
-        """From a checkpoint."""
+        """Restores the readings from a checkpoint."""
         for other in self.others:
             other.take_up(checkpoint)
         if (checkpoint / _KEPT).is_file():
             self.monitor.load_state_dict(json.loads((checkpoint / _KEPT).read_text(encoding="utf-8")))
 
     def arrays(self) -> dict[str, dict[str, Tensor]]:
-        """What the run's folder keeps: steps and figures of [CLS], by name."""
+        """Arrays for the run's folder: steps, and the figures of [CLS] by name."""
         history = self.monitor.history
         if not history:
             return {}

@@ -1,4 +1,4 @@
-"""How norms, sites and arms are written, as ``bn+ln@final``. Read without torch, so that a mistyped one is refused at once."""
+"""Notation of norms, sites and arms, as ``bn+ln@final``. Parsed without torch, so typos are reported at once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 
 from sepnorm.errors import SepNormError, nearest
 
-#: Every kind of norm with its short name. ``sepnorm.layer.kinds`` has how each is built; a test holds the two together.
-KINDS = {"batch": "bn", "layer": "ln", "rms": "rms", "tanh": "dyt"}
-#: Sites that have a name; anything else is a pattern of paths.
+#: Kinds of norms with their short names. ``sepnorm.layer.kinds`` builds them; a test keeps the two in agreement.
+KINDS = {"batch": "bn", "layer": "ln", "rms": "rms", "tanh": "dyt", "mixture": "mix"}
+#: Named sites; anything else is a pattern of module paths.
 SITES = ("all", "final", "blocks", "degenerate")
 _LONG = {short: name for name, short in KINDS.items()}
 _MEANT = {
@@ -21,11 +21,11 @@ _MEANT = {
     "each": "all",
     "any": "all",
 }
-_ALIKE = 0.75  # how near a word must be to the name of sites to be a mistyped one: a norm may be called final_norm
+_ALIKE = 0.75  # similarity of a word to a site's name above which it is a typing error; a norm may be called final_norm
 
 
 def norm_name(text: str) -> str:
-    """A norm as the paper writes it.
+    """Normalises the notation of a norm to the paper's.
 
     >>> norm_name("Batch + Layer"), norm_name("ln")
     ('bn+ln', 'ln')
@@ -43,7 +43,7 @@ def norm_name(text: str) -> str:
 
 
 def _meant_norm(text: str) -> str:
-    """The hint for a pair that is joined by another sign, as ``bn-ln``."""
+    """A hint for a pair that is joined by another sign, such as ``bn-ln``."""
     parts = [part for part in re.split(r"[^a-z]+", text.lower()) if part]
     if len(parts) != 2 or not all(part in KINDS or part in _LONG for part in parts):
         return ""
@@ -51,7 +51,7 @@ def _meant_norm(text: str) -> str:
 
 
 def check_sites(text: str) -> str:
-    """Sites by name or by a pattern; a word that is nearly the name of some is refused, since it would match nothing."""
+    """Checks named sites or a pattern. A word that is almost a site's name is refused, since it would match nothing."""
     plain = text.strip().lower()
     if not plain:
         raise SepNormError(
@@ -62,13 +62,13 @@ def check_sites(text: str) -> str:
     meant = [_MEANT[plain]] if plain in _MEANT else difflib.get_close_matches(plain, SITES, n=1, cutoff=_ALIKE)
     if meant:
         raise SepNormError(
-            f"there are no sites {text!r}: there are {', '.join(SITES)}, or a pattern of paths. Did you mean {meant[0]!r}?"
+            f"unknown sites {text!r}: choose from {', '.join(SITES)}, or a pattern of paths. Did you mean {meant[0]!r}?"
         )
     return text
 
 
 def parse_arm(text: str) -> dict[str, str]:
-    """``"bn+ln@final"`` as changes to a config.
+    """Parses ``"bn+ln@final"`` to changes of a config.
 
     >>> parse_arm("bn+ln@final")
     {'norm': 'bn+ln', 'sites': 'final'}

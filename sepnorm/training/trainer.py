@@ -1,13 +1,9 @@
-"""One adapter to transformers' ``Trainer`` for all domains: a run in a folder, that can be interrupted and goes on."""
+"""One adapter to transformers' ``Trainer`` for all domains. A run has a folder and can be interrupted and resumed."""
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 import pickle
-import re
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,23 +14,22 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from sepnorm.distributed import many, meet, part, rank, total, world
+from sepnorm.distributed import join, many, meet, part, rank, total, world
 from sepnorm.errors import InterruptedRunError, OthersDoneError, SepNormError, one_line
-from sepnorm.files import settle, sync_below, write_text
+from sepnorm.training.accumulation import Accumulation
 from sepnorm.training.batching import Steps
+from sepnorm.training.checkpoints import complete, last_checkpoint, read_note
 from sepnorm.training.devices import device_of, uses_bfloat16
 from sepnorm.training.guard import Guard
 from sepnorm.training.interruptions import lost_processes, on_interrupt
+from sepnorm.training.sharding import Twin, begin_states, keep_precision, shard_on_cpu, trainer_arguments
 
-#: Called with the step, the number of steps, the loss and samples per second.
+#: Called with the step, the number of steps, the loss, and samples per second.
 Report = Callable[[int, int, float, float], None]
-logger = logging.getLogger("sepnorm")
-_COMPLETE = "complete"  # a file in a checkpoint that was written to its end
-_KEPT = 2  # checkpoints of a run
 
 
 class Kept(Protocol):
-    """What has something in the run's checkpoints."""
+    """An object with state in the run's checkpoints."""
 
     def save(self, checkpoint: Path) -> None: ...
 
@@ -42,32 +37,36 @@ class Kept(Protocol):
 
 
 class Watcher(Kept, Protocol):
-    """Looks at a run after every step."""
+    """Looks at a run after the steps that ``due`` selects."""
+
+    def due(self, step: int, steps: int) -> bool: ...
 
     def look(self, step: int, steps: int) -> None: ...
 
 
 @dataclass(eq=False)
 class Trained:
-    """How a run went: the loss by step, seconds, and samples per second."""
+    """Result of a training run: losses by step, seconds, samples per second, and the share of time spent waiting for data."""
 
     losses: list[tuple[int, float]]
     seconds: float
     rate: float
+    waiting: float
 
 
 def train(
     model: nn.Module, steps: Steps, folder: Path, report: Report | None = None, watcher: Watcher | None = None
 ) -> Trained:
-    """Trains ``model``, whose forward gives ``{"loss": ...}``, from the last whole checkpoint in ``folder`` if there is one.
+    """Trains ``model``, whose forward returns ``{"loss": ...}``; resumes from the last checkpoint in ``folder``.
 
-    Of several processes only the first comes back from it; in the others ``OthersDoneError`` ends what they do.
+    Only rank 0 returns; in all other processes ``OthersDoneError`` is raised.
     """
-    trainer = _trainer(model, steps, folder, report, watcher)
+    twin = Twin(model) if steps.config.sharded else None
+    trainer = _trainer(model, steps, folder, report, watcher, twin)
     last = last_checkpoint(folder)
     watch: _Watch = trainer.watch
     if last is not None:
-        watch.take_up(_read_note(last))
+        watch.take_up(read_note(last))
         for each in watch.kept_with:
             each.take_up(last)
     watch.begin()
@@ -76,9 +75,14 @@ def train(
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
         except pickle.UnpicklingError as error:
             raise SepNormError(
-                f"{last} holds more than numbers, and is not unpickled: {one_line(error)}. Remove that folder to go on from "
-                "the checkpoint before it."
+                f"{last} contains pickled objects, which are not loaded for safety: {one_line(error)}. Remove that folder to "
+                "resume from the checkpoint before it."
             ) from error
+        if trainer.accumulation is not None:
+            trainer.accumulation.end()
+        if twin is not None:
+            twin.follow()
+            model.to(trainer.args.device)
         part()
     if rank():
         raise OthersDoneError
@@ -87,60 +91,16 @@ def train(
             f"the run was stopped at step {trainer.state.global_step} of {steps.steps} and saved in {folder}"
         )
     done = steps.steps * steps.batch * steps.config.accumulation
-    return Trained(watch.losses, watch.seconds, done / max(watch.seconds, 1e-9))
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole; one that was cut short is passed over, which is said."""
-    for path in _checkpoints(folder):
-        if _is_whole(path):
-            return path
-        logger.warning("%s is cut short or damaged and is passed over: the run goes on from the one before it.", path)
-    return None
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """By their steps, the newest first: dates depend on a clock that may be set."""
-    named = {path: re.fullmatch(r"checkpoint-(\d+)", path.name) for path in folder.glob("checkpoint-*")}
-    steps = {path: int(match[1]) for path, match in named.items() if match}
-    return sorted(steps, key=lambda path: steps[path], reverse=True)
-
-
-def _is_whole(checkpoint: Path) -> bool:
-    """Whether every file is there as it was when the checkpoint was written to its end."""
-    try:
-        sums = _read_note(checkpoint)["checksums"]
-        return bool(sums) and all(settle(checkpoint / name) == checksum for name, checksum in sums.items())
-    except (OSError, ValueError):
-        return False
-
-
-def _read_note(checkpoint: Path) -> dict[str, Any]:
-    """What was written when the checkpoint was whole; a ``ValueError`` where that is damaged."""
-    try:
-        note = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8"))
-        return {
-            "checksums": {str(name): str(checksum) for name, checksum in note["checksums"].items()},
-            "losses": [(int(step), float(loss)) for step, loss in note["losses"]],
-            "seconds": float(note["seconds"]),
-            "pending": [float(loss) for loss in note["pending"]],
-        }
-    except (LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{checkpoint / _COMPLETE} is damaged: {error}") from error
-
-
-def _prune(newest: Path) -> None:
-    """Keeps the newest whole checkpoints, of which ``newest`` is one."""
-    kept = 1
-    for path in _checkpoints(newest.parent):
-        if path != newest and kept < _KEPT and _is_whole(path):
-            kept += 1
-        elif path != newest:
-            shutil.rmtree(path, ignore_errors=True)
+    return Trained(watch.losses, watch.seconds, done / max(watch.seconds, 1e-9), watch.waiting)
 
 
 def _trainer(
-    model: nn.Module, steps: Steps, folder: Path, report: Report | None, watcher: Watcher | None = None
+    model: nn.Module,
+    steps: Steps,
+    folder: Path,
+    report: Report | None,
+    watcher: Watcher | None = None,
+    twin: Twin | None = None,
 ) -> Any:
     import transformers
 
@@ -148,10 +108,12 @@ def _trainer(
     transformers.utils.logging.set_verbosity_error()
     config = steps.config
     device = device_of(config.device)
+    if device.type == "cpu":
+        join(config.timeout)
     every = max(1, steps.steps // (config.checkpoints + 1)) if config.checkpoints else steps.steps + 1
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
-        per_device_train_batch_size=1,  # an item is a batch
+        per_device_train_batch_size=1,  # an item is a whole batch
         gradient_accumulation_steps=config.accumulation,
         max_steps=steps.steps,
         learning_rate=config.learning_rate,
@@ -171,60 +133,93 @@ def _trainer(
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
-        use_cpu=device.type == "cpu",  # without this, processes without an accelerator train each for itself
-        ddp_broadcast_buffers=False,  # batch statistics are over all processes and so the same in each
+        use_cpu=device.type == "cpu",  # without it, CPU processes would train independently
+        ddp_timeout=config.timeout,
+        ddp_broadcast_buffers=False,  # batch statistics are synchronised and so equal in all processes
+        **({} if twin is None else trainer_arguments(model)),
     )
 
     class Adapter(transformers.Trainer):
-        """The order of the batches is that of the data set, and what has no decay is told by its shape too."""
+        """A Trainer that keeps the order of the data set and exempts special tokens and positions from weight decay."""
 
         watch: _Watch
+        accumulation: Accumulation | None
+        of_step: list[Any]  # batches of the current step
+
+        def create_accelerator_and_postprocess(self) -> None:
+            if twin is not None:
+                keep_precision(self.args)
+            super().create_accelerator_and_postprocess()
+            if twin is not None:
+                shard_on_cpu(self)
 
         def get_train_dataloader(self) -> Any:
-            """Every process goes through all steps, of which it makes its own part: nothing is left to be shared out."""
+            """Every process loops over all batches and makes its own part of each, so nothing is distributed here."""
             return torch.utils.data.DataLoader(steps, collate_fn=lambda items: items[0])
 
         def get_decay_parameter_names(self, model: Any) -> list[str]:
             exempt = ("cls_token", "mask_token", "position_embeddings", "pos_embed")
             return [n for n in super().get_decay_parameter_names(model) if not n.endswith(exempt)]
 
+        def get_batch_samples(self, *arguments: Any) -> Any:
+            start = time.monotonic()
+            self.of_step, count = super().get_batch_samples(*arguments)
+            self.watch.waited += time.monotonic() - start
+            return self.of_step, count
+
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-            loss = model(**inputs)["loss"]
+            if self.accumulation is not None and self.watch.begins_step:
+                self.accumulation.measure(
+                    lambda batch: self._forward(self.model, self._prepare_inputs(batch)), self.of_step
+                )
+            loss = self._forward(model, inputs)
             self.watch.see(loss.detach())
             return (loss, {}) if return_outputs else loss
 
-    watch = _Watch(steps, report, folder.parent / "tensorboard", watcher)
+        def _forward(self, model: Any, inputs: Any) -> Tensor:
+            with self.accelerator.autocast():  # accelerate does this for all models except sharded ones
+                loss: Tensor = model(**inputs)["loss"]
+            return loss
+
+    trained = model if twin is None else twin.trained
+    accumulation = Accumulation(trained) if config.statistics == "step" and config.accumulation > 1 else None
+    watch = _Watch(steps, report, folder.parent / "tensorboard", watcher, twin)
     trainer = Adapter(
-        model=model,
+        model=trained,
         args=arguments,
         train_dataset=steps,
         callbacks=[watch.callback()],
     )
     trainer.remove_callback(transformers.PrinterCallback)
-    trainer.watch = watch
+    trainer.watch, trainer.accumulation = watch, accumulation
     return trainer
 
 
 class _Watch:
-    """Keeps losses and time, reports progress, marks whole checkpoints, and turns Ctrl-C into saving and stopping."""
+    """Records losses and time, reports progress, completes checkpoints, and makes Ctrl-C save and stop."""
 
-    def __init__(self, steps: Steps, report: Report | None, logs: Path, watcher: Watcher | None = None) -> None:
-        self.steps, self.report, self._logs, self.watcher = steps, report, logs, watcher
+    def __init__(
+        self, steps: Steps, report: Report | None, logs: Path, watcher: Watcher | None = None, twin: Twin | None = None
+    ) -> None:
+        self.steps, self.report, self._logs, self.watcher, self._twin = steps, report, logs, watcher, twin
         self.losses: list[tuple[int, float]] = []
-        self.seconds = 0.0
+        self.seconds = self._before = 0.0  # of all, and before the run went on
+        self.waited = 0.0  # for data, since then
         self.stopped = False
         self.guard = Guard()
-        self._of_step: list[Tensor] = []  # losses of the batches of a step
-        self._pending: list[float] = []  # losses of steps since the last line of the log
+        self._of_step: list[Tensor] = []  # losses of the batches of this step
+        self._pending: list[float] = []  # losses of steps since the last log entry
         self._since = time.monotonic()
         self._every = max(1, steps.steps // 200)
         self.kept_with: list[Kept] = (
             [steps] if watcher is None else [steps, watcher]
-        )  # what checkpoints hold something of
+        )  # objects with state in checkpoints
         self._board: Any = None
 
     def take_up(self, note: dict[str, Any]) -> None:
+        """Restores the state of a checkpoint."""
         self.losses, self.seconds, self._pending = note["losses"], note["seconds"], note["pending"]
+        self._before = self.seconds
 
     def begin(self) -> None:
         self._since = time.monotonic()
@@ -232,11 +227,30 @@ class _Watch:
     def see(self, loss: Tensor) -> None:
         self._of_step.append(total(loss) / world())
 
+    @property
+    def waiting(self) -> float:
+        """The share of the time that steps waited for data, since the run began or went on."""
+        return self.waited / max(self.seconds - self._before, 1e-9)
+
+    @property
+    def begins_step(self) -> bool:
+        """Whether the next batch is the first of a step."""
+        return not self._of_step
+
     def judge(self, model: nn.Module, step: int) -> None:
-        """Before the optimizer's step: passes it over where something is not finite."""
+        """Before the optimizer's step: skips it if a loss or gradient is not finite."""
         if self.guard.allows(model, self._of_step, step + 1, lambda: self.steps.named(step)):
             self._pending.append(float(torch.stack(self._of_step).mean()))
         self._of_step = []
+
+    def look(self, step: int) -> None:
+        """Calls the watcher if it is due. With a sharded model only rank 0 has whole weights to look at."""
+        if self.watcher is None or not self.watcher.due(step, self.steps.steps):
+            return
+        if self._twin is not None:
+            self._twin.follow()
+        if self._twin is None or rank() == 0:
+            self.watcher.look(step, self.steps.steps)
 
     def stop(self) -> None:
         if self.stopped:
@@ -244,7 +258,7 @@ class _Watch:
         self.stopped = True
 
     def to_stop(self, device: Any) -> bool:
-        """Whether any process was asked to stop: then all do, after the same step."""
+        """Whether any process was asked to stop; then all stop after the same step."""
         if many():
             self.stopped = bool(total(torch.tensor(float(self.stopped), device=device)))
         return self.stopped
@@ -255,6 +269,10 @@ class _Watch:
         watch = self
 
         class Callback(transformers.TrainerCallback):
+            def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any, **kwargs: Any) -> None:
+                if watch._twin is not None:
+                    begin_states(optimizer)
+
             def on_step_begin(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
                 watch.guard.begin(model)
 
@@ -265,25 +283,19 @@ class _Watch:
                 step = state.global_step
                 if step % watch._every == 0 or step == watch.steps.steps:
                     watch._log(step, kwargs["lr_scheduler"].get_last_lr()[0])
-                if watch.watcher is not None:
-                    watch.watcher.look(step, watch.steps.steps)
+                watch.look(step)
                 if watch.to_stop(args.device):
                     control.should_save = control.should_training_stop = True
 
             def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                 watch.steps.save(folder)
-                meet()  # until each has written its part
+                meet()  # until every process has written its part
                 if state.is_world_process_zero:
                     if watch.watcher is not None:
                         watch.watcher.save(folder)
-                    (folder / _COMPLETE).unlink(missing_ok=True)  # of an earlier time at this step
-                    files = sorted(path for path in folder.rglob("*") if path.is_file())
-                    sums = {str(path.relative_to(folder)): settle(path) for path in files}
-                    sync_below(folder)
                     kept = {"losses": watch.losses, "seconds": watch.seconds, "pending": watch._pending}
-                    write_text(folder / _COMPLETE, json.dumps(kept | {"checksums": sums}))
-                    _prune(folder)
+                    complete(folder, kept)
 
         return Callback()
 
@@ -296,12 +308,13 @@ class _Watch:
         self.losses.append((step, loss))
         rate = step * self.steps.batch * self.steps.config.accumulation / max(self.seconds, 1e-9)
         if find_spec("tensorboard") is not None and rank() == 0:
-            self._write(step, {"loss": loss, "learning_rate": learning_rate, "samples_per_second": rate})
+            values = {"loss": loss, "learning_rate": learning_rate, "samples_per_second": rate}
+            self._write(step, values | {"waiting_share": self.waiting})
         if self.report is not None:
             self.report(step, self.steps.steps, loss, rate)
 
     def _write(self, step: int, values: dict[str, float]) -> None:
-        """To TensorBoard's log; what an interrupted run wrote beyond its last checkpoint is dropped there."""
+        """Writes to TensorBoard's log; drops what an interrupted run wrote after its last checkpoint."""
         if self._board is None:
             from torch.utils.tensorboard import SummaryWriter
 

@@ -154,7 +154,7 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path):
 
 @pytest.mark.parametrize("name", ["essay.docx", "README", "essay.gz"])
 def test_an_unknown_kind_of_file_is_refused(put, name):
-    with pytest.raises(SepNormError, match=rf"{name} is of no kind that texts are read from: give one of .txt"):
+    with pytest.raises(SepNormError, match=rf"{name} is no text file or table: give one of .txt"):
         list(read_texts(put(name, b"text")))
     with pytest.raises(SepNormError, match=rf"{name} is no table of images: give a folder of images"):
         list(read_images(put(name, b"text")))
@@ -337,3 +337,14 @@ def test_damaged_metadata_of_a_parquet_file_do_not_end_the_process(tmp_path):
     )
     names = [str(tmp_path / f"{place}.parquet") for place in places]
     assert subprocess.run([sys.executable, "-c", code, *names], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(("side", "size"), [(32, (128, 96)), (90, (256, 192)), (200, (512, 384)), (None, (512, 384))])
+def test_of_a_large_jpeg_no_more_is_decoded_than_twice_what_is_needed(side, size):
+    ramp = Image.linear_gradient("L").resize((512, 384)).convert("RGB")
+    file = io.BytesIO()
+    ramp.save(file, "JPEG", quality=95)
+    found = to_image(file.getvalue(), side)
+    assert found.size == size
+    small, whole = (image.resize((32, 24), Image.Resampling.BICUBIC) for image in (found, to_image(file.getvalue())))
+    assert max(abs(a - b) for a, b in zip(small.tobytes(), whole.tobytes(), strict=True)) <= 3

@@ -160,7 +160,7 @@ def test_a_buffer_is_shuffled_and_used_up_before_the_next(tmp_path):
 def test_settings_that_a_stream_cannot_have_are_refused(tmp_path, monkeypatch):
     with pytest.raises(SepNormError, match="a stream has no end: say how long to train by --set max_steps=STEPS"):
         numbers(max_steps=None)
-    with pytest.raises(SepNormError, match="stream=24 samples at a time are less than a batch of 32"):
+    with pytest.raises(SepNormError, match="stream=24 is smaller than a batch of 32"):
         numbers(batch_size=32)
     with pytest.raises(SepNormError, match="--set sentences=null"):
         TEXT.changed({"stream": 64, "sentences": 100})

@@ -208,7 +208,9 @@ def test_objects_are_refused_and_never_unpickled(tmp_path):
     for name in ("d.npy", "d.npz"):
         (tmp_path / name).write_bytes(pickle.dumps(Harmful(trace)))
     for name in ("a.npy", "b.npz", "c.npz", "d.npy", "d.npz"):
-        with pytest.raises(SepNormError, match=rf"{name} is no whole .* file of embeddings: .*([Oo]bject|pickle)"):
+        with pytest.raises(
+            SepNormError, match=rf"{name} cannot be read as a .* file of embeddings: .*([Oo]bject|pickle)"
+        ):
             whole(tmp_path / name)
     assert not trace.exists()
     np.load(tmp_path / "a.npy", allow_pickle=True)  # what a careless reader would do
@@ -332,7 +334,9 @@ def test_tables_without_numbers_or_rows_are_refused(parquet, csv):
     with pytest.raises(SepNormError, match=r"no columns of numbers"):
         whole(csv("a,b\n"))
     for text in ("", "\n\n"):
-        with pytest.raises(SepNormError, match=r"table.csv is no whole .csv file of embeddings: .*[Ee]mpty CSV file"):
+        with pytest.raises(
+            SepNormError, match=r"table.csv cannot be read as a .csv file of embeddings: .*[Ee]mpty CSV file"
+        ):
             whole(csv(text))
 
 
@@ -394,7 +398,9 @@ def test_a_broken_value_far_down_is_found_and_named(csv):
     path = csv("a,b\n" + "1.5,2\n" * 300_000 + "1.5,oops\n")
     parts = EmbeddingFile(path).parts()
     assert next(parts).rows[0].tolist() == [1.5, 2.0]
-    with pytest.raises(SepNormError, match=r"table.csv is no whole .csv file of embeddings: .*column #1.*'oops'"):
+    with pytest.raises(
+        SepNormError, match=r"table.csv cannot be read as a .csv file of embeddings: .*column #1.*'oops'"
+    ):
         list(parts)
 
 
@@ -421,13 +427,17 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path, suffix):
     np.testing.assert_array_equal(whole(path).rows.numpy(), rows)
     for cut in [*range(0, len(content), 41), len(content) - 1]:
         path.write_bytes(content[:cut])
-        with pytest.raises(SepNormError, match=rf"a{suffix} is no whole {suffix} file of embeddings: .*Write it again"):
+        with pytest.raises(
+            SepNormError, match=rf"a{suffix} cannot be read as a {suffix} file of embeddings: .*Write it again"
+        ):
             whole(path)
 
 
 def test_a_table_cut_short_is_refused(csv):
     for text in ("a,b,c\n1,2,3\n4,5", 'a,b\n1,2\n"3,4\n'):
-        with pytest.raises(SepNormError, match=r"table.csv is no whole .csv file of embeddings: CSV parse error"):
+        with pytest.raises(
+            SepNormError, match=r"table.csv cannot be read as a .csv file of embeddings: CSV parse error"
+        ):
             whole(csv(text))
 
 
@@ -436,7 +446,7 @@ def test_damage_inside_an_archive_is_refused(tmp_path):
     content = (tmp_path / "a.npz").read_bytes()
     for place in range(40, len(content) - 200, 997):
         (tmp_path / "a.npz").write_bytes(content[:place] + b"\xff" * 30 + content[place + 30 :])
-        with pytest.raises(SepNormError, match=r"a.npz is no whole .npz file of embeddings"):
+        with pytest.raises(SepNormError, match=r"a.npz cannot be read as a .npz file of embeddings"):
             whole(tmp_path / "a.npz")
 
 
@@ -489,5 +499,5 @@ def test_an_array_that_is_packed_a_thousand_times_is_not_unpacked(tmp_path, monk
 def test_a_damaged_header_is_one_sentence(tmp_path, shape):
     head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
     (tmp_path / "e.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + bytes(100))
-    with pytest.raises(SepNormError, match=r"is no whole .npy file of embeddings"):
+    with pytest.raises(SepNormError, match=r"cannot be read as a .npy file of embeddings"):
         list(EmbeddingFile(tmp_path / "e.npy").parts())

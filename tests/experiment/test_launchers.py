@@ -1,79 +1,20 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from multiprocessing.util import Finalize
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from noted_runs import CONFIG, Noting, Watching, jobs, metrics
 
 from sepnorm import SepNormError
-from sepnorm.domains.images.config import PRESETS
 from sepnorm.errors import InterruptedRunError
-from sepnorm.experiment.launchers import Job, places, run_jobs
-from sepnorm.experiment.runs import Outcome
-
-CONFIG = PRESETS["demo"].changed({"threads": 1})
-
-
-def slowly_touch(path):
-    time.sleep(0.5)
-    path.touch()
-
-
-class Noting:
-    """A recipe that trains nothing: it notes who ran what, and fails where its data says so."""
-
-    def __init__(self, base):
-        self.base = base
-
-    def run(self, config, folder, report):
-        if self.base.data == "broken":
-            raise SepNormError("the data are broken, found nothing: repair them.")
-        if self.base.data == "crash":
-            os._exit(3)
-        if self.base.data == "tidy":  # as what is shared between processes is
-            Finalize(None, slowly_touch, (folder.parent / f"tidied-{os.getpid()}",), exitpriority=0)
-        if self.base.data == "odd":
-            raise ValueError("odd")
-        if report is not None:
-            report(1, 2, 0.5, 10.0)
-        if self.base.data == "slow":
-            for _ in range(2400):
-                time.sleep(0.1)
-                report(1, 2, 0.5, 10.0)
-        return Outcome({"process": os.getpid(), "threads": torch.get_num_threads()}, [(1, 0.5)], {}, Path.mkdir)
-
-
-def jobs(folder, count=4, **changes):
-    base = CONFIG.changed(changes)
-    return [Job(Noting, base, base.changed({"seed": seed}), folder / str(seed)) for seed in range(count)]
-
-
-def metrics(folder, count=4):
-    return [json.loads((folder / str(seed) / "metrics.json").read_text()) for seed in range(count)]
-
-
-class Watching:
-    """Keeps what it is told."""
-
-    def __init__(self, seen: list[tuple]) -> None:
-        self.seen, self.ended = seen, []
-
-    def expect(self, arms, seeds) -> None:
-        raise AssertionError("only a comparison knows what to expect")
-
-    def start(self, arm, seed):
-        return lambda *progress: self.seen.append((seed, *progress))
-
-    def finish(self, arm, seed, failed=False) -> None:
-        self.ended.append((seed, failed))
+from sepnorm.experiment.launchers import run_jobs
+from sepnorm.experiment.launchers.local import places
 
 
 def test_what_was_finished_before_is_told_too(tmp_path):
@@ -84,7 +25,7 @@ def test_what_was_finished_before_is_told_too(tmp_path):
 
 
 def test_runs_side_by_side_have_their_own_process_and_threads_and_tidy_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("sepnorm.experiment.launchers.places", lambda config: 2)
+    monkeypatch.setattr("sepnorm.experiment.launchers.local.places", lambda config: 2)
     seen: list[tuple] = []
     watch = Watching(seen)
     run_jobs(jobs(tmp_path, data="tidy"), "local", watch)
@@ -114,18 +55,18 @@ def test_finished_runs_start_nothing(tmp_path, monkeypatch):
     ("data", "error", "said"),
     [
         ("broken", SepNormError, "the data are broken"),
-        ("crash", SepNormError, "ended without a word"),
+        ("crash", SepNormError, "a run's process died"),
         ("odd", RuntimeError, "ValueError: odd"),
     ],
 )
 def test_what_goes_wrong_in_a_process_is_told(tmp_path, monkeypatch, data, error, said):
-    monkeypatch.setattr("sepnorm.experiment.launchers.places", lambda config: 2)
+    monkeypatch.setattr("sepnorm.experiment.launchers.local.places", lambda config: 2)
     with pytest.raises(error, match=said):
         run_jobs(jobs(tmp_path, 2, data=data))
 
 
 def test_control_c_stops_all_and_says_how_to_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("sepnorm.experiment.launchers.places", lambda config: 2)
+    monkeypatch.setattr("sepnorm.experiment.launchers.local.places", lambda config: 2)
 
     class Interrupting(Watching):
         def start(self, arm, seed):
@@ -139,11 +80,12 @@ def test_control_c_stops_all_and_says_how_to_go_on(tmp_path, monkeypatch):
 
 def test_workers_end_when_the_parent_is_killed(tmp_path):
     code = (
-        "import sys; sys.path.insert(0, 'tests/experiment')\n"
-        "import sepnorm.experiment.launchers as launchers, test_launchers as t\n"
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "import sepnorm.experiment.launchers as launchers, noted_runs as t\n"
+        "import sepnorm.experiment.launchers.local as local\n"
         "from pathlib import Path\n"
         "if __name__ == '__main__':\n"
-        "    launchers.places = lambda config: 2\n"
+        "    local.places = lambda config: 2\n"
         "    class Saying(t.Watching):\n"
         "        def start(self, arm, seed):\n"
         "            return lambda *progress: print('under way', flush=True)\n"
@@ -171,46 +113,15 @@ def test_places_are_cores_by_threads(monkeypatch):
 
 
 def test_unknown_launchers_and_those_not_installed_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(SepNormError, match=r"no launcher 'submitti'.*Did you mean 'submitit'"):
+    with pytest.raises(SepNormError, match=r"unknown launcher 'submitti'.*Did you mean 'submitit'"):
         run_jobs(jobs(tmp_path), "submitti")
     with pytest.raises(SepNormError, match="local takes no settings"):
         run_jobs(jobs(tmp_path), "local x=1")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(SepNormError, match="pip install ray"):
+    with pytest.raises(SepNormError, match=r"--launcher ray needs ray: pip install 'sepnorm\[cluster\]'"):
         run_jobs(jobs(tmp_path), "ray")
 
 
-def test_ray_gets_the_jobs_and_its_settings(tmp_path, monkeypatch):
-    """By a stand-in with Ray's calls, since Ray is too large to install for this."""
-    given = {}
-
-    class Task:
-        def __init__(self, function):
-            self.function = function
-
-        def options(self, **options):
-            given.update(options)
-            return self
-
-        def remote(self, job):
-            return self.function(job)
-
-    stand_in = SimpleNamespace(
-        is_initialized=lambda: False, init=lambda address: given.update(address=address), remote=Task, get=list
-    )
-    monkeypatch.setitem(sys.modules, "ray", stand_in)
-    run_jobs(jobs(tmp_path, 2), "ray num_gpus=1 address=auto")
-    assert given == {"num_gpus": 1, "address": "auto"}
-    assert len(metrics(tmp_path, 2)) == 2
-
-
-def test_submitit_runs_the_jobs(tmp_path):
-    pytest.importorskip("submitit")
-    run_jobs(jobs(tmp_path, 2), "submitit cluster=local timeout_min=5")
-    processes = {run["process"] for run in metrics(tmp_path, 2)}
-    assert len(processes) == 2 and os.getpid() not in processes
-
-
 def test_an_empty_launcher_is_refused(tmp_path):
-    with pytest.raises(SepNormError, match="there is no launcher ''"):
+    with pytest.raises(SepNormError, match="unknown launcher ''"):
         run_jobs(jobs(tmp_path), " ")

@@ -18,12 +18,12 @@ def test_changes_are_read_and_applied():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"widht": 64}, "there is no setting 'widht'.*Did you mean 'width'"),
+        ({"widht": 64}, "unknown setting 'widht'.*Did you mean 'width'"),
         ({"norm": "bm+ln"}, "Did you mean"),
         ({"epochs": 0}, "epochs=0: Input should be greater than 0"),
         ({"epochs": "many"}, "epochs='many'"),
         ({"patch_size": 3}, "images of 8 pixels cannot be cut into patches of 3"),
-        ({"mask_ratio": 0.99}, "leaves none to see"),
+        ({"mask_ratio": 0.99}, "leaves none visible"),
         ({"mask_ratio": 0}, "mask_ratio=0: Input should be greater than 0"),
         ({"heads": 5}, "width 64 cannot be divided among 5 heads"),
         ({"uniformity_on": "token"}, "uniformity_on='token'"),
@@ -38,7 +38,7 @@ def test_what_does_not_fit_is_refused(changes, said):
 def test_a_setting_without_value_and_an_unknown_preset_are_refused():
     with pytest.raises(SepNormError, match="key=value, found 'epochs'"):
         parse_changes(["epochs"])
-    with pytest.raises(SepNormError, match=r"no preset 'smal'.*Did you mean 'small'"):
+    with pytest.raises(SepNormError, match=r"unknown preset 'smal'.*Did you mean 'small'"):
         preset(PRESETS, "smal")
 
 

@@ -10,7 +10,7 @@ import torch
 
 from sepnorm import SepNormError
 from sepnorm.domains.images.config import PRESETS
-from sepnorm.experiment.launchers import places
+from sepnorm.experiment.launchers.local import places
 from sepnorm.training import devices
 from sepnorm.training.devices import device_of, uses_bfloat16
 
@@ -54,7 +54,7 @@ def test_a_precision_that_a_device_has_not_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
     gpu = torch.device("cuda")
     assert not uses_bfloat16("auto", gpu)
-    with pytest.raises(SepNormError, match="precision=bf16 is more than cuda can here"):
+    with pytest.raises(SepNormError, match="cuda does not support precision=bf16 here"):
         uses_bfloat16("bf16", gpu)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
     assert uses_bfloat16("auto", gpu) and uses_bfloat16("bf16", gpu) and not uses_bfloat16("fp32", gpu)

@@ -13,103 +13,22 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
-import transformers
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from models import text_model
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from ports import free_port
+from processes import IMAGES, STEPS, jobs, worker
 
 from sepnorm.domains import open_domain
-from sepnorm.errors import OthersDoneError, SepNormError
+from sepnorm.errors import SepNormError
 from sepnorm.training.batching import Samples, Steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # eight processes on two cores that others may use too
-STEPS = 20
-SMALL = {"max_steps": STEPS, "epochs": 50, "batch_size": 16, "checkpoints": 0, "threads": 1}
-TINY = {"width": 16, "depth": 2, "heads": 2, "feed_forward": 16, "attention_dropout": 0, "activation_dropout": 0}
-IMAGES = {"width": 16, "depth": 2, "heads": 2, "decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
-
-
-def jobs(folder: Path) -> dict[str, tuple[str, dict]]:
-    """Domain and settings by name; data and models are in the folder, and nothing is dropped out."""
-    for kind in (torch.float64, torch.float32):
-        target = folder / str(kind).removeprefix("torch.")
-        text_model(target)
-        model = transformers.BertModel.from_pretrained(target)
-        model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
-        model.to(kind).save_pretrained(target)
-    words = ["the cat", "a dog", "number 3", "the mat", "b c d", "cat and dog", "on the mat", "e"]
-    lines = [f"{words[i % 8]} sat {'a b ' * (i % 5)}{i % 10} {i // 10}" for i in range(64)]
-    (folder / "lines.txt").write_text("\n".join(lines))
-    rings = [f"{a}1{'C' * n}{a}1{'O' * k}" for n in range(2, 9) for a in "CN" for k in range(6)]
-    rows = [f"{ring},{len(ring)}" if i % 7 else f"{ring}," for i, ring in enumerate(rings)]
-    (folder / "rings.csv").write_text("\n".join(["smiles,y", *rows]))
-    text = {"data": str(folder / "lines.txt"), "head": "none", "length": 12}
-    molecules = TINY | {"data": str(folder / "rings.csv"), "learning_rate": 2e-4}
-    cut = {"smallest_crop": 0.5, "flip": True, "uniformity_weight": 0.1, "uniformity_on": "both"}
-    found: dict[str, tuple[str, dict]] = {}
-    for norm, kind in product(("bn+ln", "bn+bn"), ("float64", "float32")):
-        every = SMALL | {"norm": norm, "sites": "all"}
-        found[f"images {norm} {kind}"] = ("images", every | IMAGES | cut)
-        found[f"text {norm} {kind}"] = ("text", every | text | {"model": str(folder / kind)})
-        found[f"property {norm} {kind}"] = ("molecules", every | molecules)
-        found[f"masked {norm} {kind}"] = (
-            "molecules",
-            every | molecules | {"task": "pretrain", "contrastive_weight": 0.5},
-        )
-    return found
-
-
-def train(domain: str, settings: dict, folder: Path) -> dict:
-    known = open_domain(domain)
-    config = known.presets["demo"].changed(settings)
-    recipe = known.recipe(config)
-    start = recipe.train if domain == "molecules" else recipe.pretrain
-    model, trained = start(config, folder)
-    return {"weights": model.state_dict(), "losses": trained.losses}
-
-
-def worker(rank: int, world: int, work: dict[str, tuple[str, dict]], folder: str) -> None:
-    """All runs in one group of processes: gloo now and then hangs where groups are made and left in quick succession."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    from sepnorm.training import trainer
-
-    torch.set_num_threads(1)
-    if world > 1:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
-        trainer.part = dist.barrier
-    make = Steps.__getitem__
-
-    def cast(steps: Steps, number: int) -> dict:
-        kind = torch.get_default_dtype()
-        batch = make(steps, number).items()
-        return {
-            key: value.to(kind) if torch.is_tensor(value) and value.is_floating_point() else value
-            for key, value in batch
-        }
-
-    Steps.__getitem__ = cast  # type: ignore[method-assign]
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500}
-    os.environ |= {key: str(value) for key, value in names.items() if world > 1}
-    found = {}
-    for name, (domain, settings) in work.items():
-        torch.set_default_dtype(torch.float64 if "float64" in name else torch.float32)
-        try:
-            found[name] = train(domain, settings, Path(folder) / f"{world}" / name)
-        except OthersDoneError:
-            assert rank > 0
-        for state in (AcceleratorState, PartialState, GradientState):  # the next run begins anew
-            state._reset_state()
-    torch.save(found, f"{folder}/{world}-{rank}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +43,7 @@ def runs(tmp_path_factory) -> tuple[dict, dict]:
 
 
 @pytest.mark.parametrize("norm", ["bn+ln", "bn+bn"])
-@pytest.mark.parametrize("what", ["images", "text", "property", "masked"])
+@pytest.mark.parametrize("what", ["images", "accumulated", "text", "property", "masked"])
 def test_two_processes_learn_what_one_does(runs, what, norm):
     one, two = (found[f"{what} {norm} float64"] for found in runs)
     assert [step for step, _ in one["losses"]] == [step for step, _ in two["losses"]] == list(range(1, STEPS + 1))
@@ -135,7 +54,7 @@ def test_two_processes_learn_what_one_does(runs, what, norm):
 
 
 @pytest.mark.parametrize("norm", ["bn+ln", "bn+bn"])
-@pytest.mark.parametrize("what", ["images", "text", "property", "masked"])
+@pytest.mark.parametrize("what", ["images", "accumulated", "text", "property", "masked"])
 def test_two_processes_learn_what_one_does_in_float32(runs, what, norm):
     one, two = (found[f"{what} {norm} float32"]["losses"] for found in runs)
     assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=1e-4, abs=1e-4)
@@ -144,9 +63,12 @@ def test_two_processes_learn_what_one_does_in_float32(runs, what, norm):
 def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch):
     config = open_domain("images").presets["demo"].changed({"batch_size": 15})
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SepNormError, match="take a batch_size that is a multiple of 2"):
+    with pytest.raises(SepNormError, match="choose a batch_size that is a multiple of 2"):
         Steps(config, Samples(100, lambda *_: {}))
-    assert Steps(config.changed({"batch_size": 64}), Samples(33, lambda *_: {})).batch == 32
+    even = config.changed({"batch_size": 64})
+    assert Steps(even, Samples(33, lambda *_: {})).batch == 32
+    with pytest.raises(SepNormError, match="3 samples are too few for 2 processes"):
+        Steps(even, Samples(3, lambda *_: {}))
 
 
 def test_torchrun_runs_the_command_and_only_the_first_process_writes_and_speaks(tmp_path):

@@ -159,10 +159,13 @@ def test_stop_and_nothing():
     ("arguments", "said"),
     [
         (dict(every=0), "every is a whole number, at least 1"),
-        (dict(on_collapse="halt"), "no action on collapse 'halt'"),
+        (dict(on_collapse="halt"), "unknown action on collapse 'halt'"),
         (dict(limits=None, batch=torch.randn(2, 3)), "could not be called with this batch"),
-        (dict(batch={"input_ids": torch.full((1, 5), 3)}), "at least two, found vectors of shape \\(1, 16\\)"),
-        (dict(model=nn.Linear(4, 4), batch=torch.randn(5, 4)), "gives a tensor of shape .* and no hidden states"),
+        (
+            dict(batch={"input_ids": torch.full((1, 5), 3)}),
+            "at least two per batch, found vectors of shape \\(1, 16\\)",
+        ),
+        (dict(model=nn.Linear(4, 4), batch=torch.randn(5, 4)), "returns a tensor of shape .*, not hidden states"),
         (dict(model="bert"), "a model is a torch module"),
     ],
 )
@@ -170,7 +173,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(arguments, said):
     given = dict(model=bert(), batch=sentences()) | arguments
     with pytest.raises(SepNormError, match=said):
         Monitor(given.pop("model"), given.pop("batch"), **given).read(1)
-    with pytest.raises(SepNormError, match="healthy side"):
+    with pytest.raises(SepNormError, match="recovery must be healthier than collapse"):
         Limits(cosine=0.9, cosine_recovered=0.95)
 
 

@@ -15,7 +15,7 @@ from sepnorm.domains.images.config import PRESETS
 from sepnorm.domains.images.recipe import ImageRecipe
 from sepnorm.errors import InterruptedRunError
 from sepnorm.training.batching import Samples, Steps
-from sepnorm.training.trainer import last_checkpoint
+from sepnorm.training.checkpoints import last_checkpoint
 
 TINY = PRESETS["demo"].changed(
     dict(width=16, depth=2, heads=2, decoder_width=8, decoder_depth=1, decoder_heads=2, max_steps=24, batch_size=32)
@@ -85,7 +85,10 @@ def test_a_checkpoint_cut_short_is_passed_over_and_the_one_before_is_used(recipe
     weights_file.write_bytes(weights_file.read_bytes()[:-100])
     (part / "checkpoint-30").mkdir()  # killed before it was written
     assert last_checkpoint(part) == part / "checkpoint-18"
-    assert "checkpoint-24 is cut short" in caplog.text and "checkpoint-30 is cut short" in caplog.text
+    assert (
+        "checkpoint-24 is incomplete or damaged" in caplog.text
+        and "checkpoint-30 is incomplete or damaged" in caplog.text
+    )
     resumed, _ = recipe.pretrain(BN, part)
     assert same(weights(whole), weights(resumed))
     assert last_checkpoint(tmp_path / "nowhere") is None

@@ -1,0 +1,61 @@
+"""Tar files as WebDataset has them: files of the same name but for the suffix are one sample."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+from sepnorm.data.places import is_address
+from sepnorm.data.records import IMAGES
+from sepnorm.data.tables import LONGEST_TEXT
+
+_TEXTS = ("cls", "json", "label", "text", "txt")
+_LARGEST = 2**28  # bytes of a file in a shard
+
+
+def tar_rows(files: list[str]) -> Iterator[dict[str, Any]]:
+    """A row a sample, a column a suffix: images as bytes, and texts. Other files are passed over.
+
+    Ours rather than that of ``datasets``, which opens an address by an option that s3fs refuses, and unpickles some suffixes.
+    """
+    for name in files:
+        with _opened(name) as file, tarfile.open(fileobj=file, mode="r|") as tar:
+            yield from _rows(tar)
+
+
+def _opened(name: str) -> IO[bytes]:
+    if not is_address(name):
+        return open(name, "rb")
+    import fsspec
+
+    file: IO[bytes] = fsspec.open(name, "rb").open()
+    return file
+
+
+def _rows(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
+    last, row = None, dict[str, Any]()
+    for member in tar:
+        folder, slash, base = member.name.rpartition("/")
+        stem, _, suffix = base.partition(".")
+        if not member.isfile() or not stem or not suffix:
+            continue
+        key = f"{folder}{slash}{stem}"
+        if key != last and row:
+            yield row
+            row = {}
+        last = key
+        column = suffix.lower()
+        kind = column.rpartition(".")[2]
+        if kind not in _TEXTS and f".{kind}" not in IMAGES:
+            continue
+        if member.size > _LARGEST:
+            raise ValueError(f"{member.name} in it has {member.size:,} bytes, and {_LARGEST:,} are the most")
+        file = tar.extractfile(member)
+        assert file is not None  # of an ordinary file
+        content = file.read()
+        row[column] = (
+            content[: 4 * LONGEST_TEXT].decode("utf-8", "replace").strip() if kind in _TEXTS else {"bytes": content}
+        )
+    if row:
+        yield row

@@ -1,0 +1,75 @@
+"""Checkpoints of a run: which exist, which are complete, and which are kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sepnorm.files import settle, sync_below, write_text
+
+logger = logging.getLogger("sepnorm")
+_COMPLETE = "complete"  # a file that is written last, into a complete checkpoint
+_KEPT = 2  # checkpoints kept of a run
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint, or None. Damaged or incomplete ones are skipped with a warning."""
+    for path in _checkpoints(folder):
+        if _is_whole(path):
+            return path
+        logger.warning("%s is incomplete or damaged and is skipped: the run resumes from the one before it.", path)
+    return None
+
+
+def complete(checkpoint: Path, kept: dict[str, Any]) -> None:
+    """Marks a checkpoint as complete, stores ``kept`` and checksums in it, and deletes older checkpoints."""
+    (checkpoint / _COMPLETE).unlink(missing_ok=True)  # left by an earlier attempt at this step
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    sums = {str(path.relative_to(checkpoint)): settle(path) for path in files}
+    sync_below(checkpoint)
+    write_text(checkpoint / _COMPLETE, json.dumps(kept | {"checksums": sums}))
+    _prune(checkpoint)
+
+
+def read_note(checkpoint: Path) -> dict[str, Any]:
+    """Reads what ``complete`` stored; raises ``ValueError`` if it is damaged."""
+    try:
+        note = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8"))
+        return {
+            "checksums": {str(name): str(checksum) for name, checksum in note["checksums"].items()},
+            "losses": [(int(step), float(loss)) for step, loss in note["losses"]],
+            "seconds": float(note["seconds"]),
+            "pending": [float(loss) for loss in note["pending"]],
+        }
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{checkpoint / _COMPLETE} is damaged: {error}") from error
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints by step, newest first. Dates are not used, since clocks may be changed."""
+    named = {path: re.fullmatch(r"checkpoint-(\d+)", path.name) for path in folder.glob("checkpoint-*")}
+    steps = {path: int(match[1]) for path, match in named.items() if match}
+    return sorted(steps, key=lambda path: steps[path], reverse=True)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether every file has the checksum that was stored when the checkpoint was completed."""
+    try:
+        sums = read_note(checkpoint)["checksums"]
+        return bool(sums) and all(settle(checkpoint / name) == checksum for name, checksum in sums.items())
+    except (OSError, ValueError):
+        return False
+
+
+def _prune(newest: Path) -> None:
+    """Deletes all but the newest complete checkpoints; ``newest`` is one of them."""
+    kept = 1
+    for path in _checkpoints(newest.parent):
+        if path != newest and kept < _KEPT and _is_whole(path):
+            kept += 1
+        elif path != newest:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,68 @@
+"""Tar files in WebDataset's layout: what is one sample, what is passed over, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sepnorm import SepNormError
+from sepnorm.data import tar_shards
+from sepnorm.data.streams import open_rows
+from sepnorm.data.tar_shards import tar_rows
+
+
+def write(path: Path, *members: tuple[str, bytes]) -> str:
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return str(path)
+
+
+def test_files_of_one_name_are_one_sample_and_others_are_passed_over(tmp_path):
+    first = write(
+        tmp_path / "0.tar",
+        ("a/1.jpg", b"picture"),
+        ("a/1.cls", b"3\n"),
+        ("a/1.pth", b"pickled"),
+        ("b/1.left.png", b"other"),
+        ("b/1.txt", "caf\u00e9".encode()),
+        ("README", b"no suffix"),
+        (".hidden", b"no name"),
+    )
+    second = write(tmp_path / "1.tar", ("1.JPEG", b"large letters"))
+    assert list(tar_rows([first, second])) == [
+        {"jpg": {"bytes": b"picture"}, "cls": "3"},
+        {"left.png": {"bytes": b"other"}, "txt": "caf\u00e9"},
+        {"jpeg": {"bytes": b"large letters"}},
+    ]
+
+
+def test_a_stream_of_them_goes_on_within_a_shard(tmp_path):
+    write(tmp_path / "0.tar", *((f"{number}.txt", b"%d" % number) for number in range(9)))
+    rows = open_rows(str(tmp_path / "0.tar"))
+    reader = iter(rows)
+    assert [next(reader)["txt"] for _ in range(4)] == ["0", "1", "2", "3"]
+    again = open_rows(str(tmp_path / "0.tar"))
+    again.load_state_dict(rows.state_dict())
+    assert [row["txt"] for row in again] == ["4", "5", "6", "7", "8"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no tar file at all, but long enough to have a header" * 40])
+def test_what_is_no_tar_file_is_refused_in_a_sentence(tmp_path, content):
+    from sepnorm.data.streams import some_rows
+
+    (tmp_path / "0.tar").write_bytes(content)
+    with pytest.raises(SepNormError, match=r"cannot be read as a stream|holds no rows") as caught:
+        some_rows("0.tar", open_rows(str(tmp_path / "0.tar")), 4)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(tar_shards, "_LARGEST", 4)
+    with pytest.raises(ValueError, match=r"1\.jpg in it has 5 bytes, and 4 are the most"):
+        list(tar_rows([write(tmp_path / "0.tar", ("1.jpg", b"12345"))]))
