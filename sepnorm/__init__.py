@@ -1,7 +1,7 @@
 """Separate normalisation of [CLS] and tokens in transformers: the layer, the surgery, the statistics.
 
-The public names are in ``__init__.pyi``. They are imported when they are first asked for, torch included: who only asks for
-help does not wait for it. Once transformers is imported too, before or after, it loads models that were converted.
+``__init__.pyi`` lists the public names. Each is imported on first use, so ``sepnorm --help`` does not wait for torch.
+If transformers is imported, before or after sepnorm, its ``from_pretrained`` also loads converted models.
 """
 
 import ast
@@ -19,7 +19,7 @@ _HOMES = {name.name: node.module for node in _STUB.body if isinstance(node, ast.
 __all__ = sorted(_HOMES)
 
 
-#: Modules under their names of before, which were documented.
+#: Old documented module names, and where these modules are now.
 _MOVED = {
     "diagnosis": "domains.diagnosis",
     "embedding": "domains.embedding",
@@ -37,7 +37,7 @@ _MOVED = {
 
 
 class _Moved(MetaPathFinder, Loader):
-    """Imports what has another name now: ``sepnorm.sites`` is ``sepnorm.surgery.sites``."""
+    """Keeps old import paths working: ``sepnorm.sites`` imports ``sepnorm.surgery.sites``."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         first, _, rest = name.removeprefix("sepnorm.").partition(".")
@@ -51,7 +51,7 @@ class _Moved(MetaPathFinder, Loader):
         return import_module(str(spec.origin))
 
     def exec_module(self, module: Any) -> None:
-        module.__spec__ = self._spec  # it is the module itself, which keeps its own name
+        module.__spec__ = self._spec  # both paths lead to one module object, which keeps its new name
 
 
 sys.meta_path.append(_Moved())

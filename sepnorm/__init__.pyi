@@ -1,13 +1,17 @@
 from sepnorm import geometry as geometry
 from sepnorm import losses as losses
+from sepnorm import pooling as pooling
+from sepnorm import tuning as tuning
 from sepnorm._version import __version__ as __version__
 from sepnorm.domains.healing import Healing as Healing
 from sepnorm.domains.healing import heal as heal
+from sepnorm.domains.molecules.published import Graphormer as Graphormer
 from sepnorm.domains.own_training import compare as compare
 from sepnorm.errors import SepNormError as SepNormError
 from sepnorm.errors import SepNormWarning as SepNormWarning
 from sepnorm.experiment.metrics import Metric as Metric
 from sepnorm.integrations.hub import push_to_hub as push_to_hub
+from sepnorm.layer import MixtureNorm as MixtureNorm
 from sepnorm.layer import SepNorm as SepNorm
 from sepnorm.layer import SharedNorm as SharedNorm
 from sepnorm.surgery.calibration import calibrate as calibrate
@@ -22,3 +26,5 @@ from sepnorm.surgery.saving import save as save
 from sepnorm.training.monitor import Limits as Limits
 from sepnorm.training.monitor import Monitor as Monitor
 from sepnorm.training.monitor import Reading as Reading
+from sepnorm.tuning import TuningReport as TuningReport
+from sepnorm.tuning import tune_special as tune_special

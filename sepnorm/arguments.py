@@ -1,4 +1,4 @@
-"""Arguments of public functions, checked before anything is done with them."""
+"""Checks of arguments of public functions, before any work is done."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from sepnorm.errors import SepNormError
 
 
 def require_module(model: object) -> None:
+    """Raises unless ``model`` is a torch module."""
     if not isinstance(model, nn.Module):
         raise SepNormError(f"a model is a torch module, found {_said(model)}: give the model itself.")
 
 
 def require_floats(x: object, name: str) -> None:
+    """Raises unless ``x`` is a floating-point tensor; ``name`` is used in the message."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise SepNormError(f"{name} is a tensor of floating-point numbers, found {_said(x)}.")
 
 
 def whole(value: Any, name: str, least: int | None = None, most: int | None = None) -> int:
-    """A whole number, also of NumPy or in a tensor."""
+    """``value`` as an int within the limits. Accepts NumPy integers and tensors of one element."""
     try:
         found = operator.index(value)
     except TypeError:
@@ -34,7 +36,7 @@ def whole(value: Any, name: str, least: int | None = None, most: int | None = No
 
 
 def number(value: Any, name: str, least: float = -math.inf) -> float:
-    """A finite number."""
+    """``value`` as a finite float of at least ``least``."""
     try:
         found = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -46,13 +48,14 @@ def number(value: Any, name: str, least: float = -math.inf) -> float:
 
 
 def flag(value: Any, name: str) -> bool:
+    """``value`` as a bool; raises for tensors, strings and the like, whose truth value is probably a mistake."""
     if isinstance(value, Tensor) or (type(value).__module__ == "builtins" and not isinstance(value, int)):
         raise SepNormError(f"{name} is True or False, found {_said(value)}.")
     return bool(value)
 
 
 def _said(value: Any) -> str:
-    """A value in a few words, however large it is."""
+    """A short description of a value of any size, for messages."""
     if isinstance(value, Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')} and shape {tuple(value.shape)}"
     shown = repr(value)

@@ -1,4 +1,4 @@
-"""The errors of the package, and what messages are made of: printable names, the nearest match for a misspelt one."""
+"""Errors and warnings of the package, and the helpers that build their messages."""
 
 from __future__ import annotations
 
@@ -10,63 +10,66 @@ from typing import Any
 
 
 class SepNormError(ValueError):
-    """Every error that sepnorm raises: says what was wrong, what was found and what to do.
+    """Base of every error that sepnorm raises. The message says what was wrong, what was found and what to do.
 
-    What a function of yours raises, such as a predicate of sites, is passed on as it is.
+    Exceptions from functions that you pass in, such as a predicate for ``sites``, are not wrapped.
     """
 
 
 class InterruptedRunError(SepNormError):
-    """A run was stopped and is saved: ``what`` happened, and how it is resumed."""
+    """A run was stopped after saving a checkpoint: ``what`` says why it stopped, ``resume`` how to continue it."""
 
     def __init__(self, what: str, resume: str = "the same command goes on from there") -> None:
         super().__init__(f"{what}: {resume}.")
         self.what, self.resume = what, resume
 
-    def __reduce__(self) -> tuple[Any, ...]:  # it is sent between processes
+    def __reduce__(self) -> tuple[Any, ...]:  # so that it can be pickled and sent between processes
         return type(self), (self.what, self.resume)
 
 
 class RunFailedError(SepNormError):
-    """A training function of the user's raised, or gave no metrics; other runs go on."""
+    """The user's training function raised or returned no metrics. The other runs continue."""
 
 
 class UnreadableDataError(SepNormError):
-    """Data that a user named cannot be reached or read."""
+    """Data that the user named cannot be found or read."""
 
 
 class MisfitError(SepNormError):
-    """A model could not be called with a batch; its cause is what the model raised."""
+    """A model could not be called with a batch. ``__cause__`` is the exception of the model."""
 
 
 class OthersDoneError(Exception):
-    """In all processes of a run but the first: they trained, and the first does the rest alone."""
+    """Raised on every rank but 0 after training: rank 0 finishes the run alone."""
 
 
 class SepNormWarning(UserWarning):
-    """Every warning that sepnorm gives."""
+    """Base of every warning that sepnorm issues."""
 
 
 class GuessWarning(SepNormWarning):
-    """Something that the user did not say was taken for granted."""
+    """sepnorm guessed a setting that the user did not give."""
 
 
 class LeftOutWarning(SepNormWarning):
-    """A part of the data is not used, because it cannot be or because a setting says so."""
+    """Some of the data is not used, because it is unusable or a setting limits it."""
 
 
 class CollapseWarning(SepNormWarning):
-    """[CLS] collapses while a model trains."""
+    """[CLS] vectors are collapsing during training."""
 
 
 def tell_limit(used: int, of: str, key: str, value: int | None = None) -> None:
-    """Says that a setting, most often a preset's, keeps a part of the data out."""
-    said = f"{used:,} of {of} are used, as {key}={used if value is None else value} says: --set {key}=null takes all."
+    """Warns that a setting, usually of a preset, limits how much data is used."""
+    said = f"{used:,} of {of} are used, because {key}={used if value is None else value}; --set {key}=null uses all."
     warnings.warn(said, LeftOutWarning, stacklevel=3)
 
 
 def as_notes(silent: bool = False) -> None:
-    """In a command, what was left out of the data or guessed is said in a line; other warnings are in what it prints."""
+    """Prints warnings on data left out, guesses and collapse as one-line notes; hides other sepnorm warnings.
+
+    For the command line, whose output already covers the rest. ``silent`` hides the notes too.
+    """
     usual = warnings.showwarning
 
     def say(message: Warning | str, category: type[Warning], *rest: Any, **others: Any) -> None:
@@ -83,32 +86,32 @@ def as_notes(silent: bool = False) -> None:
 
 
 def printable(text: str) -> str:
-    """A name as text that can be written and shown: bytes that are no UTF-8, and signs that steer a terminal, by backslashes."""
+    """Escapes what cannot be printed: bytes that are not UTF-8, and control characters of terminals."""
     shown = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in shown)
 
 
 def one_line(error: BaseException) -> str:
-    """What an error of another library says, as a part of a sentence: its first line, or else its name."""
+    """The first line of an exception's message, for use in a sentence; the class name if there is no message."""
     return str(error).strip().split("\n")[0].rstrip(".:") or type(error).__name__
 
 
-# Libraries in C++ raise a plain RuntimeError for what has a class of its own in Python. Their words are all that tells.
+# C++ libraries raise a plain RuntimeError for lack of memory, lost peers and full disks: only the message tells which.
 
 
 def is_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of the machine or of an accelerator."""
-    words = ("allocate memory", "out of memory", "could not create a primitive")  # the last are oneDNN's
+    """Whether an error means that the host or an accelerator ran out of memory."""
+    words = ("allocate memory", "out of memory", "could not create a primitive")  # the last is oneDNN's message
     return isinstance(error, MemoryError) or _says(error, words)
 
 
 def is_of_lost_process(error: BaseException) -> bool:
-    """Whether another process of a group is gone: gloo and NCCL."""
+    """Whether an error of gloo or NCCL means that another rank is gone."""
     return isinstance(error, RuntimeError) and _says(error, ("Connection", "gloo", "NCCL", "peer", "imed out"))
 
 
 def is_of_full_disk(error: BaseException) -> bool:
-    """Whether a file could not be written: safetensors and torch's archives."""
+    """Whether an error, also one of safetensors or ``torch.save``, means that a file could not be written."""
     return isinstance(error, OSError) or _says(error, ("I/O error", "iostream error", "inline_container"))
 
 
@@ -117,14 +120,14 @@ def _says(error: BaseException, words: Iterable[str]) -> bool:
 
 
 def require_known(what: str, name: str, known: Iterable[str]) -> str:
-    """The name, if it is among those that are known."""
+    """Returns ``name`` if it is in ``known``; otherwise raises and suggests the nearest match."""
     names = list(known)
     if name not in names:
-        raise SepNormError(f"there is no {what} {name!r}: there are {', '.join(names)}.{nearest(name, names)}")
+        raise SepNormError(f"unknown {what} {name!r}: choose from {', '.join(names)}.{nearest(name, names)}")
     return name
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``" Did you mean 'layer'?"`` where one of ``known`` looks like ``name``, else an empty string."""
+    """``" Did you mean 'layer'?"`` if an entry of ``known`` resembles ``name``, else an empty string."""
     match = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.4)
     return f" Did you mean {match[0]!r}?" if match else ""

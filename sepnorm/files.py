@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, or are refused where they are damaged; folders for one process at a time."""
+"""File access that survives crashes: atomic writes, clear errors for damaged files, one process per folder."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ from sepnorm.errors import SepNormError, is_of_full_disk, one_line
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: What libraries raise at damaged files.
+#: Exceptions that libraries raise when they read a damaged file.
 DAMAGE: tuple[type[Exception], ...] = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError,
     ValueError, lzma.LZMAError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
-LARGE, PACKED = (
-    2**28,
-    100,
-)  # bytes that are unpacked without a question, and how many times larger than packed more may be
+# Arrays of up to LARGE bytes are always unpacked; larger ones only if they expand by at most PACKED times.
+LARGE, PACKED = (2**28, 100)
 
 
 def write_whole(path: Path, write: Callable[[str], Any]) -> None:
-    """Writes under another name first, so that what was there is whole until the new file is, and waits for the disk."""
-    scratch = path.with_name(f".sepnorm-{secrets.token_hex(8)}")  # process numbers are the same in several containers
+    """Writes a file atomically: under a temporary name, flushed to disk, then renamed over the old file."""
+    scratch = path.with_name(f".sepnorm-{secrets.token_hex(8)}")  # not the pid, which repeats across containers
     try:
         write(str(scratch))
         sync(scratch)
@@ -46,13 +44,13 @@ def write_whole(path: Path, write: Callable[[str], Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Text to a file, whole or not at all; names of files that are no text are written with backslashes."""
+    """Writes text atomically as UTF-8. Undecodable bytes of file names become backslash escapes."""
     write_whole(path, lambda scratch: Path(scratch).write_bytes(text.encode("utf-8", "backslashreplace")))
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
-    if path.is_dir() and os.name == "nt":  # Windows opens no folders
+    """Flushes a file, or the directory entries of a folder, to disk."""
+    if path.is_dir() and os.name == "nt":  # Windows cannot open folders
         return
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -62,14 +60,14 @@ def sync(path: Path) -> None:
 
 
 def sync_below(folder: Path) -> None:
-    """Waits until everything in a folder is on the disk."""
+    """Flushes everything in a folder to disk."""
     for path in [*folder.rglob("*"), folder, folder.parent]:
         if path.is_dir() or path.is_file():
             sync(path)
 
 
 def settle(path: Path) -> str:
-    """Waits until a file is on the disk, and gives its checksum."""
+    """Flushes a file to disk and returns its checksum."""
     require_file(path)
     sync(path)
     with open(path, "rb") as file:
@@ -77,13 +75,13 @@ def settle(path: Path) -> str:
 
 
 def require_file(path: Path) -> None:
-    """Refuses what is no file before it is opened: a pipe would be waited at for ever."""
+    """Raises unless ``path`` is a regular file. Opening a named pipe would block for ever."""
     if not path.is_file():
-        raise SepNormError(f"{path} is no ordinary file." if path.exists() else f"there is no file {path}.")
+        raise SepNormError(f"{path} is not a regular file." if path.exists() else f"there is no file {path}.")
 
 
 def regular_files(folder: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], list[Path]]:
-    """The files below a folder with one of these suffixes, sorted, and what looks so and is none: pipes, devices, dead links."""
+    """Sorted regular files below a folder with one of ``suffixes``, and apart, matching pipes, devices, dead links."""
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes)
     return [path for path in found if path.is_file()], [
         path for path in found if not path.is_file() and not path.is_dir()
@@ -91,7 +89,7 @@ def regular_files(folder: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], 
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder that can be written to, or says that it cannot be, before anything is computed for it."""
+    """Makes a folder and checks that it is writable, so that a bad path fails before any work is done."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -101,7 +99,7 @@ def make_folder(folder: Path) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Refuses a folder that could not be made or written to, without making it."""
+    """Raises if the folder could not be made or written to. Does not make it."""
     place = folder.absolute()
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
@@ -113,7 +111,7 @@ def require_writable(folder: Path) -> None:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Says in one sentence that a disk is full, or may not be written to, where a library has an error of its own for that."""
+    """Turns a library's error for a full or read-only disk into a ``SepNormError``."""
     try:
         yield
     except OSError:
@@ -127,7 +125,7 @@ def writing(place: Path) -> Iterator[None]:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Tensor]) -> None:
-    """Tensors by name to an ``.npz`` file, whole or not at all."""
+    """Writes named tensors atomically to an ``.npz`` file."""
     import numpy
 
     def write(scratch: str) -> None:
@@ -139,7 +137,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def intact(path: Path) -> Iterator[None]:
-    """What goes wrong while a file of a run is read, and understood, is said in one sentence."""
+    """Turns any error from reading or parsing a file of a run into a ``SepNormError`` that names the file."""
     try:
         yield
     except SepNormError:
@@ -151,13 +149,13 @@ def intact(path: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file of a run holds."""
+    """Parses a JSON file of a run."""
     with intact(path):
         return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_arrays(path: Path) -> dict[str, Tensor]:
-    """What ``write_arrays`` wrote."""
+    """Reads the tensors that ``write_arrays`` wrote."""
     import numpy
     import torch
 
@@ -167,7 +165,7 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
 
 
 def refuse_bombs(archive: Any) -> None:
-    """Refuses a zip file of arrays that would fill the memory from little."""
+    """Raises if a small ``.npz`` archive would expand to fill the memory."""
     for info in archive.infolist():
         if info.file_size > LARGE and info.file_size > PACKED * info.compress_size:
             raise SepNormError(
@@ -178,7 +176,7 @@ def refuse_bombs(archive: Any) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Refuses a folder that another process works in. The lock goes with the process that has it, however that ends."""
+    """Locks a folder for this process; raises if another holds it. The lock ends with the process, even if killed."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder / ".lock")

@@ -1,4 +1,4 @@
-"""Objectives on embeddings. In several processes all are over the global batch, with gradients to every process."""
+"""Losses on embeddings. With several processes each is over the global batch, and gradients reach all ranks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,39 @@ FORMS = ("squared", "inner")
 
 
 def info_nce(x: Tensor, y: Tensor, negatives: Tensor | None = None, *, temperature: float = 0.05) -> Tensor:
-    """Contrastive loss: each row of ``x`` is to find its partner in ``y`` among all rows of ``y`` and of ``negatives``.
+    """InfoNCE: each row of ``x`` has to find its partner in ``y`` among all rows of ``y`` and ``negatives``.
 
-    ``x`` and ``y`` are (samples, dim), row n of one the partner of row n of the other; ``negatives`` (any number, dim) are
-    partners of none, such as hard negatives. Cross-entropy of cosines over ``temperature``; a scalar. Van den Oord et al.,
-    "Representation Learning with Contrastive Predictive Coding", 2018; as used by SimCSE (Gao et al., EMNLP 2021).
+    Cross-entropy over cosines divided by ``temperature``. Van den Oord et al., "Representation Learning with
+    Contrastive Predictive Coding", 2018; in the form of SimCSE (Gao et al., EMNLP 2021). With several processes, rows
+    of all ranks are candidates.
+
+    Args:
+        x: embeddings (samples, dim).
+        y: embeddings (samples, dim). Row n of ``y`` is the partner of row n of ``x``.
+        negatives: extra candidates (any number, dim) that are partners of no row, such as hard negatives. None by
+            default.
+        temperature: positive number that divides the cosines. Lower values put more weight on the nearest negatives.
+
+    Returns:
+        The loss, a scalar.
+
+    Raises:
+        SepNormError: if shapes do not match, a tensor is not floating-point, or ``temperature`` is not above 0.
+
+    >>> x = torch.eye(4)
+    >>> round(info_nce(x, x, temperature=1.0).item(), 4)
+    0.7437
     """
     for name, rows in (("x", x), ("y", y), ("negatives", x if negatives is None else negatives)):
         require_floats(rows, name)
     if x.shape != y.shape or x.dim() != 2 or 0 in x.shape:
         raise SepNormError(
-            f"info_nce takes two tensors (samples, dim) of one shape, found {tuple(x.shape)} and {tuple(y.shape)}."
+            f"info_nce takes two tensors (samples, dim) of equal shape, found {tuple(x.shape)} and {tuple(y.shape)}."
         )
     if negatives is not None and (negatives.dim() != 2 or negatives.shape[1] != x.shape[1]):
-        raise SepNormError(f"negatives are (any number, dim) beside {tuple(x.shape)}, found {tuple(negatives.shape)}.")
+        raise SepNormError(f"negatives must be (any number, {x.shape[1]}), found {tuple(negatives.shape)}.")
     if number(temperature, "temperature") <= 0:
-        raise SepNormError(f"temperature is above 0, found {temperature}.")
+        raise SepNormError(f"temperature must be above 0, found {temperature}.")
     temperature = float(temperature) if isinstance(temperature, int) else temperature
     others, start = gather(F.normalize(y, dim=1))
     if negatives is not None:
@@ -43,16 +60,25 @@ def info_nce(x: Tensor, y: Tensor, negatives: Tensor | None = None, *, temperatu
 
 
 def uniformity_loss(x: Tensor, form: str = "squared", *, within: str = "batch") -> Tensor:
-    """Pushes embeddings apart: a mean over pairs of different embeddings, scaled to length one here; a scalar.
+    """Pushes embeddings apart: the mean similarity of all pairs of different embeddings. Add it to your loss.
+
+    Embeddings are scaled to unit length first. The cost is linear in the number of embeddings: pairs are summed through
+    one (dim, dim) matrix or one vector, and ranks exchange only these.
 
     Args:
-        x: (samples, dim), or (samples, tokens, dim) for tokens.
-        form: ``"squared"``, the mean *squared cosine* of pairs, as in the code of U-MAE (Zhang et al., NeurIPS 2022);
-            ``"inner"``, their mean inner product, as in the equation of the SepNorm paper.
-        within: for tokens, whether pairs are of the whole ``"batch"`` or of one ``"sample"`` each.
+        x: embeddings (samples, dim), or tokens (samples, tokens, dim).
+        form: ``"squared"`` is the mean *squared cosine* of pairs, as in the code of U-MAE (Zhang et al., NeurIPS 2022).
+            ``"inner"`` is their mean cosine, as in the equation of the SepNorm paper.
+        within: for tokens, ``"batch"`` pairs tokens of the whole batch, ``"sample"`` only tokens of the same sample.
 
-    The cost grows with the number of embeddings, not with its square: the pairs are summed as a (dim, dim) matrix or a
-    vector of sums, which is also all that processes exchange.
+    Returns:
+        The loss, a scalar.
+
+    Raises:
+        SepNormError: if ``x`` has another shape or dtype, or ``form`` or ``within`` is unknown.
+
+    >>> uniformity_loss(torch.eye(4)).item()
+    0.0
     """
     require_floats(x, "x")
     if form not in FORMS:

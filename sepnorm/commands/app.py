@@ -1,4 +1,4 @@
-"""The ``sepnorm`` command: a file a verb. What a verb needs is imported when it runs, so that ``--help`` answers at once."""
+"""The ``sepnorm`` command. Each verb has its own file and imports what it needs when it runs, so ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from sepnorm._version import __version__
 from sepnorm.commands.compare import compare
 from sepnorm.commands.convert import convert
+from sepnorm.commands.data import data
 from sepnorm.commands.diagnose import diagnose
 from sepnorm.commands.embed import embed
 from sepnorm.commands.evaluate import evaluate
@@ -22,12 +23,12 @@ from sepnorm.commands.studies import reproduce, study
 from sepnorm.report.terminal import say
 
 app = typer.Typer(
-    help="Separate normalisation of [CLS] and tokens: is my model's [CLS] collapsed, and what would separate norms do?",
+    help="Separate norms for [CLS] and tokens in transformers: compare, convert, diagnose and heal models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for verb in (compare, pretrain, evaluate, embed, diagnose, heal, convert, export, reproduce, study, presets):
+for verb in (compare, pretrain, evaluate, embed, diagnose, heal, convert, export, reproduce, study, presets, data):
     app.command()(verb)
 
 
@@ -43,15 +44,15 @@ def _options(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What comes before a verb."""
+    """Options before the verb."""
 
 
 def main() -> None:
-    """Runs the command; an error of ours is one sentence, not a traceback."""
+    """Runs the command line. A ``SepNormError`` is printed as one sentence, without a traceback."""
     from sepnorm.errors import InterruptedRunError, SepNormError, as_notes, is_of_memory, one_line
 
-    # Threads that spin for long while they wait make small operations up to a hundred times slower on a machine that others use
-    # too; threads that never spin are half as fast on one that is idle. A short spin is good on both.
+    # OpenMP threads that spin long while they wait slow small operations up to a hundredfold on a shared machine.
+    # Threads that never spin are half as fast on an idle machine. A short spin is good on both.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     _mend_channels()
@@ -63,16 +64,17 @@ def main() -> None:
         sys.exit(130)
     except SepNormError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        say("Interrupted.", error=True)
-        sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == 130:  # typer ends like this, in silence, at Ctrl-C
+            say("Interrupted.", error=True)
+        raise
     except ModuleNotFoundError as error:
         _fail(f"{error.name} is not installed, and this command needs it: pip install 'sepnorm[all]'.")
-    except UnicodeError as error:  # of libraries that take names of files for text
+    except UnicodeError as error:  # raised by libraries that treat file names as text
         _fail(
             f"a name cannot be written as text here ({one_line(error)}): rename the file or folder, or set LC_ALL=C.UTF-8."
         )
-    except BrokenPipeError:  # whoever read what we print, as head does, has enough; what is saved is saved
+    except BrokenPipeError:  # the reader of our output, such as head, has closed the pipe; all files are saved already
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
@@ -86,12 +88,12 @@ def main() -> None:
 
 
 def _mend_channels() -> None:
-    """Lets a command print wherever it is started: with channels that are closed, or that know ASCII alone."""
+    """Makes printing work even if a standard stream is closed or knows only ASCII."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which no file of ours must get
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, so that no later file gets it
     for name in ("stdout", "stderr"):
         channel: Any = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         if hasattr(channel, "reconfigure"):
@@ -100,5 +102,5 @@ def _mend_channels() -> None:
 
 
 def _fail(message: str) -> None:
-    say(f"Error: {' '.join(message.splitlines())}", error=True)  # names that were typed may have lines
+    say(f"Error: {' '.join(message.splitlines())}", error=True)  # a name that the user typed may contain line breaks
     sys.exit(1)

@@ -1,4 +1,4 @@
-"""``sepnorm compare``."""
+"""The verb ``sepnorm compare``."""
 
 from __future__ import annotations
 
@@ -27,55 +27,80 @@ from sepnorm.report.terminal import say
 if TYPE_CHECKING:
     from sepnorm.experiment.comparison import Comparison
 
-#: Settings that arms and seeds have each for itself.
+#: Settings that ``--set`` may not change, since each arm or seed has its own value.
 _EACH = {"norm": "arms are named by --norms", "seed": "seeds are counted by --seeds"}
 
 
 def compare(
     domain: Annotated[
-        str, typer.Argument(help="images, text or molecules, another domain that is installed, or scores with a TABLE.")
+        str, typer.Argument(help="images, text, molecules or another installed domain; or scores, with a TABLE.")
     ],
     table: Annotated[
-        Path | None, typer.Argument(help="Of scores: columns arm, seed, and metric and value or a column a metric.")
+        Path | None,
+        typer.Argument(
+            help="With scores: table with columns arm and seed, and either metric and value or a column for each metric."
+        ),
     ] = None,
-    norms: Annotated[str, typer.Option(help="Arms, the baseline first: NORM or NORM@SITES, with commas between.")] = "",
+    norms: Annotated[
+        str, typer.Option(help="Arms, separated by commas, baseline first: NORM or NORM@SITES, as ln,bn+ln@final.")
+    ] = "",
     seeds: Annotated[
-        str, typer.Option(help="How many, from 0 on; or auto: they are added until every arm is decided.")
+        str, typer.Option(help="Number of seeds, counted from 0; or auto: add seeds until every arm has a verdict.")
     ] = "6",
-    most: Annotated[int, typer.Option(help="With --seeds auto: how many at most.", min=3, max=100)] = 12,
+    most: Annotated[int, typer.Option(help="With --seeds auto: the largest number of seeds.", min=3, max=100)] = 12,
     margin: Annotated[
         float | None,
-        typer.Option(help="The difference that is practically none: by default 1 % of the baseline's mean.", min=0),
+        typer.Option(
+            help="Largest difference that counts as equal, in units of the metric; default 1 % of the baseline's mean.",
+            min=0,
+        ),
     ] = None,
-    higher: Annotated[str, typer.Option(help="Of scores: metrics of which more is better, with commas between.")] = "",
-    lower: Annotated[str, typer.Option(help="Of scores: metrics of which less is better, with commas between.")] = "",
+    higher: Annotated[
+        str, typer.Option(help="With scores: metrics for which higher is better, separated by commas.")
+    ] = "",
+    lower: Annotated[
+        str, typer.Option(help="With scores: metrics for which lower is better, separated by commas.")
+    ] = "",
     preset: Preset = None,
     data: TrainingData = None,
     column: Column = None,
     test: Test = None,
     lambdas: Annotated[
-        str, typer.Option(help="Weights of the uniformity term, with commas between; every arm is run with each.")
+        str, typer.Option(help="Weights of the uniformity loss, separated by commas; every arm runs with each weight.")
     ] = "",
     targets: Annotated[
-        str, typer.Option(help="What the uniformity term is on, with commas between: cls, tokens, both.")
+        str, typer.Option(help="Vectors that the uniformity loss spreads, separated by commas: cls, tokens, both.")
     ] = "",
     max_steps: MaxSteps = None,
     changes: Changes = None,
     config: ConfigFile = None,
     device: RunDevice = None,
     launcher: Launcher = "local",
-    out: Annotated[Path | None, typer.Option(help="Folder for runs, results.json and report.html.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped, as happens anyway.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs, results.json and report.html; default runs/compare-...")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted comparison. This happens without the flag too.")
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Shared against separate norms: arms with the same seeds, and one page that shows what they differ in."""
+    """Train models with shared and separate norms and compare them.
+
+    Each arm is a norm: ln is shared, bn+ln is batch norm for [CLS] and layer norm for tokens. Every arm is trained
+    with every seed. You get report.html and results.json: each arm's difference to the first arm, with a 95 % interval
+    and a verdict (better, worse, equal or undecided). Finished runs are not repeated.
+
+    With scores, nothing is trained: the arms and seeds are read from a table of your own results.
+
+    Example: sepnorm compare images --norms ln,bn+ln --seeds 6
+    """
     if domain == "scores":
         _compare_scores(table, higher, lower, margin, out, as_json, quiet)
         return
     if table is not None or higher or lower:
-        raise SepNormError(f"a table, --higher and --lower are for compare scores, found them beside {domain!r}.")
+        raise SepNormError(f"a table, --higher and --lower are only for compare scores, found them with {domain!r}.")
     numbers = _seeds(seeds, most)
     from sepnorm.domains import open_domain
     from sepnorm.domains.comparison import compare_domain, parse_arms, plan
@@ -117,13 +142,11 @@ def _compare_scores(
     table: Path | None, higher: str, lower: str, margin: float | None, out: Path | None, as_json: bool, quiet: bool
 ) -> None:
     if table is None:
-        raise SepNormError("scores are in a table: sepnorm compare scores results.csv --higher accuracy.")
+        raise SepNormError("compare scores needs a table: sepnorm compare scores results.csv --higher accuracy.")
     named = {name.strip(): better for text, better in ((higher, True), (lower, False)) for name in text.split(",")}
     named.pop("", None)
     if not named:
-        raise SepNormError(
-            "say which metric decides and whether more of it is better, by --higher accuracy or --lower error: it is not guessed."
-        )
+        raise SepNormError("name the deciding metric: --higher accuracy or --lower error.")
     from sepnorm.domains.scores import compare_scores
 
     comparison, page = compare_scores(table, out or Path("runs") / f"compare-scores-{table.stem}", named, margin)

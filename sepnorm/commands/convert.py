@@ -1,4 +1,4 @@
-"""``sepnorm convert``."""
+"""The verb ``sepnorm convert``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,26 @@ from sepnorm.report.terminal import say
 def convert(
     model: Model,
     data: Annotated[
-        str, typer.Option(help="What to calibrate on: as for diagnose, the kind of data the model is for.")
+        str, typer.Option(help="Data to calibrate on, of the kind the model is for: texts, table, images or dataset.")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the converted model.")],
-    norm: Annotated[str, typer.Option(help="As bn+ln: the norm of [CLS], then that of the tokens.")] = "bn+ln",
-    sites: Annotated[str, typer.Option(help="final (the last norm), all, or a pattern of paths.")] = "final",
+    norm: Annotated[str, typer.Option(help="New norms, [CLS] first, then tokens, as bn+ln.")] = "bn+ln",
+    sites: Annotated[
+        str, typer.Option(help="Norms to replace: final (the last one), all, or a pattern of module paths.")
+    ] = "final",
     column: Column = None,
     split: Split = "train",
-    max_samples: Annotated[int, typer.Option(help="Samples to calibrate on.", min=2)] = 2000,
+    max_samples: Annotated[int, typer.Option(help="Number of samples to calibrate on.", min=2)] = 2000,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """A copy of a pretrained model with separate norms, calibrated so that it goes on working."""
+    """Save a copy of a pretrained model with separate norms.
+
+    The copy is calibrated: the running statistics of its batch norms are measured on your data, so it works at once.
+    You get a folder that sepnorm.load and all other verbs read.
+
+    Example: sepnorm convert bert-base-uncased --data texts.txt --out converted
+    """
     from sepnorm.domains.requests import check_conversion
 
     check_conversion(model, data, out, norm, sites)

@@ -1,4 +1,4 @@
-"""``sepnorm diagnose``."""
+"""The verb ``sepnorm diagnose``."""
 
 from __future__ import annotations
 
@@ -15,28 +15,39 @@ from sepnorm.report.terminal import say
 
 def diagnose(
     target: Annotated[
-        str, typer.Argument(help="Embeddings (.npy .npz .parquet .csv), a model's folder or hub name, or timm:NAME.")
+        str,
+        typer.Argument(
+            help="File of embeddings (.npy .npz .parquet .csv), folder of a model or run, Hub name, or timm:NAME."
+        ),
     ],
     data: Data = None,
-    compare: Annotated[str | None, typer.Option(help="A second target to put beside the first.")] = None,
+    compare: Annotated[str | None, typer.Option(help="A second model or file, shown beside the first.")] = None,
     column: Column = None,
-    label: Annotated[str | None, typer.Option(help="The column of labels in a file of embeddings.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with labels in a file of embeddings.")] = None,
     split: Split = "train",
     max_samples: Annotated[
-        int | None, typer.Option(help="Samples to use: by default all of a file, and 2000 for a model.")
+        int | None, typer.Option(help="Number of samples to use; default all of a file, 2000 for a model.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for report.html and results.json.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for report.html and results.json; default sepnorm-diagnosis/NAME.")
+    ] = None,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Has [CLS] collapsed, at which layer, and what to do about it."""
+    """Find out whether [CLS] has collapsed, where, and what to do.
+
+    Takes a model with data to run it on, or a file of embeddings. You get a verdict with its reasons in the terminal,
+    and report.html and results.json with all measures.
+
+    Example: sepnorm diagnose bert-base-uncased --data texts.txt
+    """
     from sepnorm.domains.requests import check_diagnosis, is_vectors
     from sepnorm.files import require_writable
 
     targets = [target] if compare is None else [target, compare]
     if data is not None and all(is_vectors(each) for each in targets):
-        raise SepNormError(f"{target} holds embeddings already: --data is for models, leave it out.")
+        raise SepNormError(f"{target} is a file of embeddings: leave out --data, which is for models.")
     for each in targets:
         check_diagnosis(each, None if is_vectors(each) else data, column, label, max_samples)
     if out is not None:

@@ -1,4 +1,4 @@
-"""``sepnorm embed``."""
+"""The verb ``sepnorm embed``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,28 @@ from sepnorm.report.terminal import say
 def embed(
     model: Model,
     data: Annotated[
-        str, typer.Argument(help="Texts, a table, a folder of images, SMILES, digits, or a datasets name.")
+        str,
+        typer.Argument(
+            help="Text file, table, folder of images, SMILES, digits (packaged images), or Hugging Face dataset."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="A .parquet or .npy file.")],
+    out: Annotated[Path, typer.Option(help="File to write, .parquet (with names and labels) or .npy.")],
     pooling: Annotated[
-        str, typer.Option(help="cls or mean (of tokens), or healed in a folder that heal wrote.")
+        str, typer.Option(help="cls, mean (of tokens), cls+mean, moments, or healed for a folder that heal wrote.")
     ] = "cls",
     column: Column = None,
     split: Split = "train",
-    batch_size: Annotated[int, typer.Option(help="Inputs at a time.", min=1, max=1_000_000)] = 32,
+    batch_size: Annotated[int, typer.Option(help="Number of samples in a batch.", min=1, max=1_000_000)] = 32,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """A vector for each text, image or molecule, in their order, to a file that diagnose reads too."""
+    """Write one embedding for each text, image or molecule.
+
+    The rows of the file are in the order of the data. Inputs that are empty or unreadable are left out and counted.
+    diagnose and heal read the file.
+
+    Example: sepnorm embed bert-base-uncased texts.txt --out texts.parquet
+    """
     from sepnorm.domains.requests import check_embedding
 
     check_embedding(model, data, out, pooling)

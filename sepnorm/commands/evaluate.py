@@ -1,4 +1,4 @@
-"""``sepnorm evaluate``."""
+"""The verb ``sepnorm evaluate``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,36 @@ def evaluate(
     model: Model,
     data: Annotated[
         str | None,
-        typer.Option(help="Labelled images, a file or folder of evaluation sets, or tables of molecules."),
+        typer.Option(help="Labelled images; a file or folder of evaluation sets for text; or tables of molecules."),
     ] = None,
     on: Annotated[
         str,
         typer.Option(
-            help="Probes or sets of the model's domain, with commas between, as linear,knn,finetune or sts,transfer."
+            help="Probes or sets of the model's domain, separated by commas, as linear,knn,finetune or sts,transfer."
         ),
     ] = "",
-    pooling: Annotated[str, typer.Option(help="cls, mean (of tokens) or both.")] = "",
+    pooling: Annotated[
+        str,
+        typer.Option(
+            help="Some of cls, mean (of tokens), cls+mean, moments, separated by commas; both is cls,mean; or all."
+        ),
+    ] = "",
     column: Column = None,
-    label: Annotated[str | None, typer.Option(help="The column of labels, where it is not clear.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for results.json and features.npz.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with labels; needed only if several fit.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results.json and features.npz; default runs/evaluate-NAME.")
+    ] = None,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What a saved model is worth, by the probes and tasks of its domain."""
+    """Score a saved model by the probes and tasks of its domain.
+
+    Images: linear and nearest-neighbour probes, or finetuning. Text: STS and transfer tasks. Molecules: probes of
+    the properties in a table. You get the metrics in the terminal and in results.json.
+
+    Example: sepnorm evaluate runs/my-run --data labelled-images
+    """
     from sepnorm.domains.requests import check_evaluation
 
     check_evaluation(model, data, pooling, out)

@@ -1,4 +1,4 @@
-"""``sepnorm export``."""
+"""The verb ``sepnorm export``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from sepnorm.report.terminal import say
 
 def export(
     model: Model,
-    out: Annotated[Path, typer.Option(help="A .onnx file.")],
+    out: Annotated[Path, typer.Option(help="The .onnx file to write.")],
     quiet: Quiet = False,
 ) -> None:
-    """A model as ONNX, from its inputs to [CLS] and last hidden states, compared with the original."""
+    """Export an encoder to ONNX.
+
+    The file takes the model's inputs and returns [CLS] and the last hidden states, for any batch size. If onnxruntime
+    is installed, the outputs are first compared with the original's.
+
+    Example: sepnorm export runs/my-run --out model.onnx
+    """
     from sepnorm.domains.requests import check_export
 
     check_export(model, out)

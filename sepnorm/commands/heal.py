@@ -1,4 +1,4 @@
-"""``sepnorm heal``."""
+"""The verb ``sepnorm heal``."""
 
 from __future__ import annotations
 
@@ -12,31 +12,45 @@ from sepnorm.report.terminal import say
 
 
 def heal(
-    target: Annotated[str, typer.Argument(help="Vectors (.npy .npz .parquet .csv), a model's folder or hub name.")],
+    target: Annotated[
+        str, typer.Argument(help="File of embeddings (.npy .npz .parquet .csv), folder of a model or run, or Hub name.")
+    ],
     data: Data = None,
     out: Annotated[
-        Path, typer.Option(help="Folder for the healed model or vectors, results.json and report.html.")
+        Path, typer.Option(help="New folder for the healed model or embeddings, results.json and report.html.")
     ] = Path("healed"),
     test: Annotated[
         str | None,
-        typer.Option(help="Rated pairs (sentence1, sentence2, score) to choose by; labels come with the data."),
+        typer.Option(
+            help="Table of rated pairs (sentence1, sentence2, score) to choose by. Labels are read with the data."
+        ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Take this candidate without a choice: centre, standardise, 'whiten 0.5' and so on."),
+        typer.Option(help="Use this map without a choice: centre, standardise, 'whiten 0.5' and so on."),
     ] = None,
     pooling: Annotated[
-        str | None, typer.Option(help="Keep to cls or mean (of tokens); by default all are tried.")
+        str | None, typer.Option(help="Try only cls or only mean (of tokens); default all poolings.")
     ] = None,
     column: Column = None,
-    label: Annotated[str | None, typer.Option(help="The column of labels in a file of vectors.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with labels in a file of embeddings.")] = None,
     split: Split = "train",
-    max_samples: Annotated[int | None, typer.Option(help="Samples to run a model on, by default 5000.", min=2)] = None,
+    max_samples: Annotated[
+        int | None, typer.Option(help="Number of samples to run a model on; default 5000.", min=2)
+    ] = None,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Better vectors without training: a linear map, taken only where held-out data agree."""
+    """Improve embeddings by a linear map, without training.
+
+    Several maps (centring, standardising, whitening) are fitted and scored on held-out data: by labels, by rated pairs
+    (--test), or by two views of each sample. The best one is used only if it beats the unchanged embeddings. A file
+    without labels is only centred or standardised, if its diagnosis suggests it. You get a healed copy of the model or
+    file, and a report.
+
+    Example: sepnorm heal bert-base-uncased --data texts.txt --out healed
+    """
     from sepnorm.domains.requests import check_healing
 
     check_healing(target, data, test, column, label, out)

@@ -1,4 +1,4 @@
-"""Options that several commands have, with one meaning everywhere."""
+"""Options that several verbs share. Each means the same everywhere."""
 
 from __future__ import annotations
 
@@ -10,38 +10,45 @@ import typer
 Data = Annotated[
     str | None,
     typer.Option(
-        help="What to run a model on: a text file, a table, a folder of images, or a name of datasets (NAME:CONFIG)."
+        help="Data to run a model on: text file, table, folder of images, or Hugging Face dataset (NAME[:CONFIG])."
     ),
 ]
-Column = Annotated[str | None, typer.Option(help="The column or array to read, where it is not clear.")]
-Split = Annotated[str, typer.Option(help="The split of a datasets name.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table.")]
+Column = Annotated[str | None, typer.Option(help="Column of a table, or array of an .npz; needed if several fit.")]
+Split = Annotated[str, typer.Option(help="Split to read, if the data is a Hugging Face dataset.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print neither progress nor tables.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
-Model = Annotated[str, typer.Argument(help="A model's folder or hub name, a run's folder, or timm:NAME.")]
+Model = Annotated[str, typer.Argument(help="Folder of a model or of a run, Hugging Face Hub name, or timm:NAME.")]
 Preset = Annotated[
-    str | None, typer.Option(help="demo (the default), small, paper, or another that sepnorm presets lists.")
+    str | None, typer.Option(help="Settings to begin with: demo (the default), small, paper; see sepnorm presets.")
 ]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="The config.json of a run, for its settings instead of a preset's.")
+    Path | None, typer.Option("--config", help="config.json of an earlier run, to begin with instead of a preset.")
 ]
 Test = Annotated[
     str | None,
     typer.Option(
-        help="What is scored on: for text rated pairs or labelled sentences, for molecules tables to be probed."
+        help="Data to score on: rated pairs or labelled sentences for text, tables with properties for molecules."
     ),
 ]
-Device = Annotated[
-    str, typer.Option(help="auto (the default) for the fastest that is there, or cpu, cuda, cuda:1, mps.")
-]
+Device = Annotated[str, typer.Option(help="auto (the default, the fastest device here), cpu, cuda, cuda:1 or mps.")]
 RunDevice = Annotated[
-    str | None, typer.Option("--device", help="auto (the default) for the fastest, or cpu, cuda, mps.")
+    str | None, typer.Option("--device", help="auto (the default, the fastest device here), cpu, cuda or mps.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")]
-Domain = Annotated[str, typer.Argument(help="images, text or molecules, or another domain that is installed.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan with its time and disk space, and train nothing.")
+]
+Domain = Annotated[str, typer.Argument(help="images, text, molecules, or another installed domain.")]
 TrainingData = Annotated[
     str | None,
-    typer.Option(help="A folder of images, a table, a text file or a name of datasets, instead of the preset's."),
+    typer.Option(
+        help="Training data instead of the preset's: folder of images, table, text file or Hugging Face dataset."
+    ),
 ]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="Any setting, as width=64; repeat for more.")]
-MaxSteps = Annotated[int | None, typer.Option(help="Stop each run after so many steps.")]
-Launcher = Annotated[str, typer.Option(help="local, or 'submitit KEY=VALUE ...' for SLURM, or 'ray KEY=VALUE ...'.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting, as width=64; repeat for more. See sepnorm presets DOMAIN."),
+]
+MaxSteps = Annotated[int | None, typer.Option(help="Stop each run after this many optimizer steps.")]
+Launcher = Annotated[
+    str, typer.Option(help="Where runs start: local, 'submitit KEY=VALUE ...' (SLURM) or 'ray KEY=VALUE ...'.")
+]

@@ -1,4 +1,4 @@
-"""``sepnorm presets``."""
+"""The verb ``sepnorm presets``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from sepnorm.report.terminal import say
 
 
 def presets(
-    domain: Annotated[str | None, typer.Argument(help="images, text or molecules; without it, all domains.")] = None,
+    domain: Annotated[str | None, typer.Argument(help="images, text or molecules; default all domains.")] = None,
 ) -> None:
-    """The presets of every domain, or of one with all its settings: what each is, and its value in each preset."""
+    """List presets, and the settings that --set changes.
+
+    Without a domain, the presets of all domains are listed. With one, every setting is shown too: its name, its value
+    in each preset, and what it means.
+
+    Example: sepnorm presets images
+    """
     from sepnorm.domains import domains, open_domain
     from sepnorm.domains.settings import preset_table, setting_table
 

@@ -1,4 +1,4 @@
-"""``sepnorm pretrain``."""
+"""The verb ``sepnorm pretrain``."""
 
 from __future__ import annotations
 
@@ -30,25 +30,41 @@ from sepnorm.report.terminal import say
 def pretrain(
     domain: Domain,
     norm: Annotated[
-        str | None, typer.Option(help="As bn+ln (the default) or bn+ln@final: [CLS] first, then tokens.")
+        str | None,
+        typer.Option(help="Norms, [CLS] first, then tokens: bn+ln (the default), or with sites bn+ln@all."),
     ] = None,
-    sites: Annotated[str | None, typer.Option(help="all, final (the default), or a pattern of paths.")] = None,
+    sites: Annotated[
+        str | None,
+        typer.Option(help="Norms to replace: final (the last one, the default), all, or a path pattern."),
+    ] = None,
     preset: Preset = None,
     data: TrainingData = None,
     column: Column = None,
     test: Test = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights, order, crops and masks: 0 by default.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of weights, order of samples, crops and masks; default 0.")
+    ] = None,
     max_steps: MaxSteps = None,
     changes: Changes = None,
     config: ConfigFile = None,
     device: RunDevice = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the run; its model is in model/.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that is not finished.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the run, with the model in model/; default runs/pretrain-..."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an unfinished run in the same folder from its last checkpoint.")
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """One run: pretrain a model without labels, measure it, keep it."""
+    """Pretrain one model without labels, evaluate it and save it.
+
+    You get a folder with the model, its metrics, its losses and its config.json. To compare norms, use compare.
+
+    Example: sepnorm pretrain images --norm bn+ln --data my-images
+    """
     from sepnorm.domains.pretraining import perform_run, plan_run
     from sepnorm.report.progress import training_progress
     from sepnorm.report.terminal import metric_lines
@@ -68,11 +84,11 @@ def pretrain(
 
         say(estimate_run(planned))
         return
-    if planned.line and not quiet and os.environ.get("RANK", "0") == "0":  # of several processes the first says it
+    if planned.line and not quiet and os.environ.get("RANK", "0") == "0":  # only rank 0 prints
         say(planned.line, error=True)
     with training_progress(quiet or as_json) as watch:
         run = perform_run(planned, resume, None if watch is None else watch.start)
-    if run is None:  # the first of several processes says the rest
+    if run is None:  # only rank 0 prints the results
         return
     if as_json:
         say(json.dumps(run.as_dict(), indent=1))

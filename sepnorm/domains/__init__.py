@@ -1,4 +1,6 @@
-"""Domains: what is trained on what, and how it is judged. Each is one object, found by its entry point ``sepnorm.domains``."""
+"""Domains: kinds of data with their model, training and evaluation. Each is found by its entry point
+``sepnorm.domains``.
+"""
 
 from __future__ import annotations
 
@@ -33,76 +35,160 @@ DEFAULT_PRESET = "demo"
 
 @dataclass(frozen=True)
 class Look:
-    """What a run of a config is, found out before anything is trained: each part is a piece of one sentence."""
+    """What a run of a config will be, found out before training. Each text is a part of one sentence.
 
-    model: str  #: as ``a masked autoencoder of 4 blocks, width 64``
-    data: str  #: as ``1,297 images of 8x8 pixels, grey``
-    scored: str  #: as ``probes on 500 test images of 10 classes``
-    samples: int | None = None  #: for training, where they are counted
+    Args:
+        model: the model, as ``a masked autoencoder of 4 blocks, width 64``.
+        data: the training data, as ``900 images of 8x8 pixels, grey``.
+        scored: the evaluation, as ``probes on 897 test images of 10 classes``.
+        samples: number of training samples; None if unknown.
+    """
+
+    model: str  # as ``a masked autoencoder of 4 blocks, width 64``
+    data: str  # as ``900 images of 8x8 pixels, grey``
+    scored: str  # as ``probes on 897 test images of 10 classes``
+    samples: int | None = None  # number of training samples, if known
 
     def line(self, config: RunConfig) -> str:
-        """One line: what is trained on what, for how long, and what it is scored on."""
+        """One line: what is trained on which data, for how long, and how it is scored.
+
+        Args:
+            config: the config of the run.
+
+        Returns:
+            The line.
+        """
         steps = config.max_steps if self.samples is None else config.steps_on(self.samples)
         long = f"{config.epochs} epochs" if steps is None else f"{steps:,} step{'s' * (steps > 1)}"
         return f"Training {self.model} on {self.data}: {long} of {config.batch_size}. Scored by {self.scored}."
 
 
 class Domain(ABC):
-    """All that commands, studies and pages ask of a domain. Nothing else asks which domain it is in.
+    """One kind of data: everything that commands, studies and pages need of it.
 
-    A package adds one by an entry point of the group ``sepnorm.domains``, whose name is the domain's and whose value is an
-    object of a class like this. Heavy imports belong into the methods.
+    To add a domain, subclass this and register an instance as an entry point of the group ``sepnorm.domains``; the
+    entry point's name is the domain's name. Put heavy imports into the methods.
     """
 
     name: ClassVar[str]
-    presets: ClassVar[Mapping[str, RunConfig]]  #: settings by name; ``demo`` is the default and needs no download
-    arms: ClassVar[str]  #: what ``compare`` runs unless told otherwise, the baseline first
-    metrics: ClassVar[Metrics]  #: what runs report, the primary metric among them
+    presets: ClassVar[Mapping[str, RunConfig]]  # configs by name; ``demo`` is the default and needs no download
+    arms: ClassVar[str]  # default arms of ``compare``, baseline first
+    metrics: ClassVar[Metrics]  # metrics that runs report, including the primary one
 
     @abstractmethod
     def recipe(self, config: Any) -> Recipe:
-        """Reads the data of a config; runs any config with the same data."""
+        """Reads the data of a config.
+
+        Args:
+            config: a config of this domain.
+
+        Returns:
+            A recipe, which can run any config with the same data.
+        """
 
     @abstractmethod
     def wrap(self, target: str, model: Any, source: Path) -> Encoder | None:
-        """A model that was opened, with the way from this domain's data to its input; None if it takes other data.
+        """Wraps an opened model, so that it can be run on this domain's data.
 
-        ``target`` is what the user named, ``source`` the folder with the settings of the model's input.
+        Args:
+            target: the name or folder that the user gave.
+            model: the opened model.
+            source: folder with the settings of the model's input.
+
+        Returns:
+            The encoder; None if the model takes other data.
         """
 
     @abstractmethod
     def evaluate(self, encoder: Encoder, task: Task) -> Evaluation:
-        """What ``sepnorm evaluate`` measures of an encoder that ``wrap`` gave."""
+        """Measures an encoder, for ``sepnorm evaluate``.
+
+        Args:
+            encoder: an encoder that ``wrap`` returned.
+            task: data, probes and output folder.
+
+        Returns:
+            The metrics.
+        """
 
     @abstractmethod
     def trial(self, config: Any) -> tuple[nn.Module, Callable[[int], dict[str, Any]]]:
-        """A model as a run of this config trains, and batches of made-up samples, to measure how long a step takes."""
+        """A model and batches of made-up samples, to measure how long a training step takes.
+
+        Args:
+            config: a config of this domain.
+
+        Returns:
+            The model as a run trains it, and a function from a number of samples to a batch.
+        """
 
     def settings(self, preset: str | None, given: Mapping[str, Any]) -> RunConfig:
-        """A preset, by default ``demo``, with what the user gave; a domain may let the rest follow the data."""
+        """The config of a run. A domain may adapt settings that the user left open to the data.
+
+        Args:
+            preset: name of a preset; None for ``demo``.
+            given: settings that the user gave, which replace the preset's.
+
+        Returns:
+            The config.
+        """
         return choose(self.presets, preset or DEFAULT_PRESET).changed(given)  # type: ignore[no-any-return]
 
     def look(self, config: Any) -> Look:
-        """Reads as much of the data as it takes to refuse what cannot work, without torch, and says what a run will be."""
+        """Describes a run before training, and refuses data that cannot work. Needs no torch.
+
+        Args:
+            config: the config of the run.
+
+        Returns:
+            The description.
+        """
         return Look(f"a model of {self.name}", str(config.data), "what the domain measures")
 
     def check(self, configs: Sequence[Any]) -> None:
-        """Refuses sites that the model does not have, before the first of several runs is begun."""
+        """Refuses sites that the model does not have, before the first run begins.
+
+        Args:
+            configs: the configs of all runs.
+        """
         for config in configs:
             if config.norm != "ln" and config.sites not in SITES:
                 self.trial(config)
 
     def next_commands(self, folder: Path, config: Any) -> list[str]:
-        """What one may want to do with the folder of a finished run, without the leading ``sepnorm``."""
+        """Suggests commands for the folder of a finished run.
+
+        Args:
+            folder: the run's folder.
+            config: the run's config.
+
+        Returns:
+            Command lines without the leading ``sepnorm``.
+        """
         model, data = quote(str(folder / "model")), quote(str(config.data))
         return [f"embed {model} {data} --out embeddings.parquet", f"diagnose {quote(str(folder / 'embeddings.npz'))}"]
 
     def sections(self, arms: Sequence[Arm], seed: int) -> list[Section]:
-        """What the page of a comparison shows of this domain alone, for arms with figures and the seed of these."""
+        """Sections of a comparison's page that only this domain has.
+
+        Args:
+            arms: arms with finished runs.
+            seed: the seed whose files are shown.
+
+        Returns:
+            The sections.
+        """
         return []
 
     def picture(self, name: str) -> str | None:
-        """A sample as SVG, by the name that the run gave it."""
+        """Draws a sample for a page.
+
+        Args:
+            name: the name that the run gave the sample.
+
+        Returns:
+            SVG; None if samples have no picture.
+        """
         return None
 
 
@@ -112,18 +198,18 @@ def _entries() -> dict[str, EntryPoint]:
 
 
 def domain_names() -> list[str]:
-    """The names of all domains that are installed."""
+    """Names of all installed domains."""
     return list(_entries())
 
 
 @cache
 def open_domain(name: str) -> Domain:
-    """The domain of this name; a package that brings one may be broken, which is said in one sentence."""
+    """The domain of a name. A broken one, from any package, is reported in one sentence."""
     entry = _entries()[require_known("domain", name, domain_names())]
     try:
         found = entry.load()
     except ModuleNotFoundError:
-        raise  # the command says what is to be installed
+        raise  # the command line says what to install
     except Exception as error:
         raise SepNormError(f"the domain {name} ({entry.value}) cannot be loaded: {one_line(error)}.") from error
     if not isinstance(found, Domain):

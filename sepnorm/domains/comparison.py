@@ -1,4 +1,4 @@
-"""What ``sepnorm compare`` does: from options to runs, tables and the page."""
+"""``sepnorm compare``: from arms to runs, tables and the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A comparison that was looked at and is not begun: what arms have in common, each arm, and what is trained on what."""
+    """A comparison that is checked and not begun: common config, config of each arm, and description."""
 
     domain: Domain
     base: RunConfig
@@ -30,12 +30,14 @@ class Planned:
 
     @property
     def line(self) -> str:
-        """What is compared, in one line."""
+        """The comparison in one line."""
         return f"{self.look.line(self.base)} Arms: {', '.join(config.arm for config in self.configs)}."
 
 
 def plan(domain: Domain, arms: Sequence[Mapping[str, Any]], base: RunConfig) -> Planned:
-    """Arms, each given by its changes to a config; what cannot work is refused here, before torch is imported."""
+    """Plans a comparison; each arm is given by its changes to ``base``. Refuses what cannot work before torch is
+    imported.
+    """
     configs = [base.changed(arm) for arm in arms]
     names = [config.arm for config in configs]
     if len(set(names)) < len(names):
@@ -52,7 +54,7 @@ def compare_domain(
     margin: float | None = None,
     adaptive: bool = False,
 ) -> tuple[Comparison, Path]:
-    """Runs the arms of a plan, and writes results and page to ``folder``; gives the page's path too.
+    """Runs all arms and writes results and page to ``folder``; returns the comparison and the page's path.
 
     ``margin`` and ``adaptive``: see ``sepnorm.experiment.comparison.compare``.
     """
@@ -62,7 +64,7 @@ def compare_domain(
     from sepnorm.training.devices import check_device
 
     domain, base = planned.domain, planned.base
-    if launcher == "local":  # elsewhere there may be others
+    if launcher == "local":  # other machines may have other devices
         check_device(base.device, base.precision)
     domain.check(planned.configs)
     comparison = compare(
@@ -73,7 +75,7 @@ def compare_domain(
 
 
 def write_comparison_folder(comparison: Comparison, folder: Path, title: str, domain: Domain | None = None) -> Path:
-    """``results.json``, ``.csv`` (a row for each run), ``.md`` and ``.tex``, and the page, whose path it gives."""
+    """Writes ``results.json``, ``.csv`` (a row for each run), ``.md`` and ``.tex``, and the page; returns the page."""
     from sepnorm.report.comparison_page import write_comparison
     from sepnorm.report.tables import comparison_tables, latex, runs_as_csv
 
@@ -88,13 +90,14 @@ def write_comparison_folder(comparison: Comparison, folder: Path, title: str, do
 
 
 def as_json(comparison: Comparison) -> str:
+    """The comparison as JSON."""
     from sepnorm.report.diagnosis import finite
 
     return json.dumps(finite(comparison.as_dict()), indent=1)
 
 
 def short_text(comparison: Comparison) -> str:
-    """The verdict and the few columns that decide, aligned for a terminal; results.md has all."""
+    """The verdict and the main columns, aligned for a terminal; ``results.md`` has all."""
     from sepnorm.report.comparison_page import headline
     from sepnorm.report.tables import aligned, summary_rows
 
@@ -102,7 +105,7 @@ def short_text(comparison: Comparison) -> str:
 
 
 def as_text(comparison: Comparison) -> str:
-    """The verdict and all tables, in Markdown."""
+    """The verdict and all tables, as Markdown."""
     from sepnorm.report.comparison_page import explanation, headline
     from sepnorm.report.tables import comparison_tables, markdown, summary_rows
 
@@ -112,22 +115,22 @@ def as_text(comparison: Comparison) -> str:
 
 
 def keep_earlier(folder: Path, arms: Sequence[str]) -> None:
-    """A report of arms that are not among those of now is not written over."""
+    """Refuses to overwrite a report that has arms which are missing now."""
     try:
         earlier = [
             str(arm["name"]) for arm in json.loads((folder / "results.json").read_text(encoding="utf-8"))["arms"]
         ]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return  # there is none, or none that can be read
+        return  # there is no readable report
     if gone := [name for name in earlier if name not in arms]:
         raise SepNormError(
-            f"{folder} holds a report of {', '.join(earlier)}, which would be lost: {', '.join(gone)} is not among the arms now. "
-            "Name another folder by --out, or add to --norms what is there."
+            f"{folder} holds a report on {', '.join(earlier)}, which would be overwritten without {', '.join(gone)}: choose "
+            "another folder with --out, or add the missing arms to --norms."
         )
 
 
 def parse_arms(norms: str, lambdas: str = "", targets: str = "") -> list[dict[str, Any]]:
-    """``"ln,bn+ln@final"`` as changes to a config, each with every weight of the uniformity term on every target.
+    """Parses ``"ln,bn+ln@final"`` to changes of a config, each with every uniformity weight on every target.
 
     >>> parse_arms("ln,bn+ln@all")
     [{'norm': 'ln'}, {'norm': 'bn+ln', 'sites': 'all'}]
@@ -144,15 +147,15 @@ def parse_arms(norms: str, lambdas: str = "", targets: str = "") -> list[dict[st
 
 
 def _terms(weights: list[str], targets: list[str]) -> list[dict[str, Any]]:
-    """Changes for each weight and target; a weight of 0 has no target."""
+    """Config changes for each weight and target; a weight of 0 needs no target."""
     if targets and not weights:
-        raise SepNormError("--targets says what --lambdas are on: give both, as --lambdas 0,0.01 --targets cls,tokens.")
+        raise SepNormError("--targets needs --lambdas: give both, such as --lambdas 0,0.01 --targets cls,tokens.")
     found: list[dict[str, Any]] = []
     for text in weights:
         try:
             weight = float(text)
         except ValueError:
-            raise SepNormError(f"--lambdas are numbers with commas between, found {text!r}.") from None
+            raise SepNormError(f"--lambdas must be numbers separated by commas, found {text!r}.") from None
         if weight == 0:
             found.append({})
         else:

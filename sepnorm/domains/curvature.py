@@ -1,7 +1,8 @@
-"""Coordinates for linear heads in which the curvature of their objective is about 1, so that L-BFGS needs few steps.
+"""Coordinates for linear heads in which their objective has a curvature near 1, so that L-BFGS needs few steps.
 
-Weights for scaled features have the bias below them: (heads, dim + 1, outputs). With several outputs these are classes: a
-number added to all of them changes no probability, and the minimum has the mean 0 over classes, so the coordinates keep it.
+Weights belong to scaled features, with the bias as last row: (heads, dim + 1, outputs). Several outputs are classes.
+Adding a number to all classes changes no probability, and at the minimum the mean over classes is 0; the coordinates
+keep it 0.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_UNDECIDED = 4  # times its size is how many samples the curvature of an output is measured on
-_AT_ONCE = 2**24  # bytes of them
-_ATTEMPTS = 8  # to make a matrix positive, by a number on its diagonal that grows from rounding to its size
+_UNDECIDED = 4  # number of samples on which an output's curvature is measured, as a multiple of its size
+_AT_ONCE = 2**24  # bytes of samples at a time
+_ATTEMPTS = 8  # attempts to make a matrix positive definite, with growing numbers added to its diagonal
 
 
 class Axes:
-    """The principal axes of the scaled features, where the curvature is ``p (1 - p) variance + penalty``.
+    """Principal axes of the scaled features, along which the curvature is ``p (1 - p) variance + penalty``.
 
     Args:
-        products: sums (dim, dim) of products of the centred features.
-        scales: (heads, dim) what the features are multiplied by.
-        weight: (heads, outputs) the mean of p (1 - p) over the samples.
-        penalties: (heads,)
+        products: (dim, dim) sums of products of the centred features.
+        scales: (heads, dim) factors of the features.
+        weight: (heads, outputs) mean of p (1 - p) over the samples.
+        penalties: (heads,) strengths of the penalty.
+        count: number of samples.
+        dtype: of the coordinates.
     """
 
     def __init__(
@@ -34,11 +37,11 @@ class Axes:
         self.stretch = torch.cat([along, count * weight[:, None]], dim=1).rsqrt().to(dtype)
 
     def weights(self, points: Tensor, which: Tensor) -> Tensor:
-        """Of points, for the heads with these numbers."""
+        """Weights at these points, for the heads ``which``."""
         return centred(self._turned(points * self.stretch[which], which, back=False))
 
     def slopes(self, slopes: Tensor, which: Tensor) -> Tensor:
-        """Of an objective in these coordinates, from those by weights."""
+        """Gradients in these coordinates, from gradients by weights."""
         return self._turned(centred(slopes), which, back=True) * self.stretch[which]
 
     def _turned(self, values: Tensor, which: Tensor, back: bool) -> Tensor:
@@ -50,25 +53,27 @@ class Axes:
 
 
 class Blocks:
-    """What makes the curvature of each output by itself the identity.
+    """Coordinates in which the curvature of each single output is the identity.
 
-    Of an output with a weak penalty most of the curvature comes from few samples, those that it is undecided on. These are
-    taken one by one, and the others as if they had the covariance of all.
+    With a weak penalty, most of an output's curvature comes from the few samples on which it is undecided. These are
+    used one by one; all others are treated as if they had the covariance of all samples.
     """
 
     def __init__(self, heads: int, outputs: int, samples: Tensor, products: Tensor) -> None:
-        """``samples`` (count, dim) are centred features, and ``products`` (dim, dim) sums of their products, of all of them."""
+        """``samples`` (count, dim) are centred features; ``products`` (dim, dim) are the sums of their products."""
         self.samples, self.products = samples, products
         size = samples.shape[1] + 1
         self.roots = samples.new_empty(heads, outputs, size, size)
 
     @staticmethod
     def passes(count: int, dim: int) -> int:
-        """How many passes over ``count`` rows are as much work as this is."""
+        """The cost of measuring, as a number of passes over ``count`` rows."""
         return (min(count, _UNDECIDED * (dim + 1)) * dim + dim**2) // (2 * count)
 
     def measure(self, head: int, scale: Tensor, weights: Tensor, penalty: Tensor) -> None:
-        """Of a head, by the ``scale`` (dim,) of features, and ``weights`` (count, outputs) of p (1 - p) times a common factor."""
+        """Measures a head at ``scale`` (dim,) of the features; ``weights`` (count, outputs) are p (1 - p) times a
+        constant.
+        """
         count, size = len(self.samples), self.roots.shape[-1]
         common = torch.zeros(size, size, dtype=torch.float64, device=scale.device)
         common[:-1, :-1] = self.products * scale * scale[:, None] / count
@@ -87,18 +92,18 @@ class Blocks:
             self.roots[head, columns] = torch.linalg.solve_triangular(_root(curvature), identity, upper=False)
 
     def weights(self, points: Tensor, which: Tensor) -> Tensor:
-        """Of points, for the heads with these numbers."""
+        """Weights at these points, for the heads ``which``."""
         found = [torch.einsum("oed,eo->do", self.roots[i], own) for i, own in zip(which.tolist(), points, strict=True)]
         return centred(torch.stack(found))
 
     def slopes(self, slopes: Tensor, which: Tensor) -> Tensor:
-        """Of an objective in these coordinates, from those by weights."""
+        """Gradients in these coordinates, from gradients by weights."""
         pairs = zip(which.tolist(), centred(slopes), strict=True)
         return torch.stack([torch.einsum("oed,do->eo", self.roots[i], own) for i, own in pairs])
 
 
 def _root(curvature: Tensor) -> Tensor:
-    """The Cholesky factors of matrices (count, size, size), of which rounding may have made eigenvalues negative."""
+    """Cholesky factors of matrices (count, size, size) whose eigenvalues rounding may have made negative."""
     diagonal = curvature.diagonal(dim1=1, dim2=2)
     more = torch.finfo(curvature.dtype).eps * diagonal.sum(1, keepdim=True)
     for _ in range(_ATTEMPTS):
@@ -111,5 +116,5 @@ def _root(curvature: Tensor) -> Tensor:
 
 
 def centred(weights: Tensor) -> Tensor:
-    """Less their mean over classes, which changes no probability; one output is left as it is."""
+    """Weights minus their mean over classes, which changes no probability; a single output is left as it is."""
     return weights - weights.mean(2, keepdim=True) if weights.shape[2] > 1 else weights

@@ -1,4 +1,4 @@
-"""``diagnose``: has [CLS] collapsed, at which layer, and what to do about it."""
+"""``diagnose``: has [CLS] collapsed, at which layer, and what to do."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sepnorm.report.verdict import judge
 from sepnorm.surgery.inspection import conclude, watch
 from sepnorm.training.devices import check_device
 
-#: Samples of the data that a model is run on unless told otherwise.
+#: Default number of samples that a model is run on.
 MODEL_SAMPLES = 2000
 _SHOWN = 2000  # points of the map
-_TOKENS = 2048  # token vectors that are kept for the histogram
+_TOKENS = 2048  # token vectors kept for the histogram
 
 Progress = Callable[[int, int | None], None]
 
@@ -42,15 +42,21 @@ def diagnose(
     """Diagnoses a file of embeddings, or a model on data.
 
     Args:
-        target: a ``.npy``, ``.npz``, ``.parquet`` or ``.csv`` of embeddings; or a folder of ``sepnorm.save``, transformers or
-            sentence-transformers, a hub name, or ``timm:NAME``.
-        data: for models, what to run them on (see ``sepnorm.data.records``).
-        column: which column holds the embeddings, texts or images, if that is not clear.
-        label: which column of a file of embeddings holds labels.
-        split: of a ``datasets`` name.
-        max_samples: how many samples to use; by default all of a file, and 2,000 for a model.
-        device: of a model, ``auto`` for the fastest, or as torch writes it.
-        progress: called with the number of samples done, and the number there are, where it is known.
+        target: a ``.npy``, ``.npz``, ``.parquet`` or ``.csv`` file of embeddings; or a model: a folder of
+            ``sepnorm.save``, transformers or sentence-transformers, a Hub name, or ``timm:NAME``.
+        data: data to run a model on: a text file, table, folder of images or name of a Hugging Face dataset.
+        column: column with the embeddings, texts or images; needed if several fit.
+        label: column with labels in a file of embeddings.
+        split: split of a Hugging Face dataset.
+        max_samples: number of samples to use; default all of a file, 2,000 for a model.
+        device: device for a model: ``auto`` for the fastest, or torch's name of one.
+        progress: called with the number of samples done, and the total or None.
+
+    Returns:
+        The diagnosis: verdict, measures of [CLS] and mean of tokens, and statistics by layer.
+
+    Raises:
+        SepNormError: if the target or data cannot be read, or an argument does not fit.
     """
     check_diagnosis(target, data, column, label, max_samples)
     progress = progress or (lambda done, total: None)
@@ -118,21 +124,21 @@ def _counted(records: Iterator[Any], most: int, data: str) -> Iterator[Any]:
         count += 1
         yield record
     if count < 2:
-        raise SepNormError(f"{data} gave {count} samples, and at least two are needed: pairs of them are compared.")
+        raise SepNormError(f"{data} has {count} samples, and at least two are needed, because pairs are compared.")
 
 
 def _lidar(points: Points) -> float | None:
-    """Of the points that are shown; None where labels are missing, one, or all different."""
+    """LiDAR of the points shown; None if labels are missing, all equal, or all different."""
     if points.labels is None or not 1 < len(set(points.labels)) < len(points.labels):
         return None
     return lidar(points.rows, points.labels)
 
 
 def _points(cloud: Cloud, known: dict[int, tuple[str | None, str]]) -> Points:
-    """Some of the sample, with the labels and names that were kept of it."""
+    """Points for the map: a subset of the sample, with labels and names."""
     rows, numbers = cloud.sampled()
     every = torch.linspace(0, len(rows) - 1, min(len(rows), _SHOWN)).long()  # the sample is in the order of arrival
     shown = [known[number] for number in numbers[every].tolist()]
     labels = [label for label, _ in shown if label is not None]
-    drawn = rows[every].clamp(-1e30, 1e30).float()  # more than figures can show
+    drawn = rows[every].clamp(-1e30, 1e30).float()  # beyond this plots overflow
     return Points(drawn, labels if len(labels) == len(shown) else None, [name for _, name in shown])

@@ -1,4 +1,4 @@
-"""``sepnorm embed``: one vector for each text, image or molecule, in the order of the data, to a file."""
+"""``sepnorm embed``: writes one vector for each text, image or molecule to a file, in the order of the data."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ from torch import Tensor
 from sepnorm.data.records import LeftOut, Record
 from sepnorm.domains.encoders import Encoded, Encoder, open_encoder
 from sepnorm.domains.healing.maps import healed_pooling
-from sepnorm.domains.requests import check_embedding
+from sepnorm.domains.requests import NEED_CLS, check_embedding
 from sepnorm.domains.targets import find_model
 from sepnorm.errors import SepNormError
 from sepnorm.files import make_folder, write_whole
 from sepnorm.training.devices import check_device
 
-_ROWS = 4096  # of a group in a parquet file
+_ROWS = 4096  # rows of a row group in a parquet file
 
 Progress = Callable[[int, int | None], None]
 
 
 @dataclass(eq=False)
 class Written:
-    """How many vectors of which length were written, and how many inputs were empty or unreadable."""
+    """Result of ``write_embeddings``.
+
+    Args:
+        count: number of vectors written.
+        dim: their length.
+        left_out: number of inputs that were empty or unreadable.
+    """
 
     count: int
     dim: int
@@ -46,14 +52,32 @@ def write_embeddings(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Written:
-    """Runs a model on data and writes [CLS], the mean of tokens, or in a folder that ``heal`` wrote the healed vectors.
+    """Runs a model on data and writes one vector for each input.
 
-    ``out`` is a ``.parquet`` or ``.npy`` file, written whole or not at all.
+    The file is written whole or not at all. Rows are in the order of the data.
+
+    Args:
+        target: a model: folder, folder of a run, Hub name, or ``timm:NAME``.
+        data: a text file, table, folder of images, SMILES or name of a Hugging Face dataset.
+        out: the ``.parquet`` or ``.npy`` file to write. Parquet also has names and labels.
+        pooling: ``cls``, ``mean`` (of tokens), ``cls+mean``, ``moments``; or ``healed`` for a folder that ``heal``
+            wrote.
+        column: column with the texts or images; needed if several fit.
+        split: split of a Hugging Face dataset.
+        batch_size: samples in a batch.
+        device: ``auto`` for the fastest, or torch's name of a device.
+        progress: called with the number of samples done, and None.
+
+    Returns:
+        Number and length of the vectors, and number of inputs left out.
+
+    Raises:
+        SepNormError: if the model, the data or an argument cannot be used.
     """
     check_embedding(target, data, out, pooling)
     check_device(device)
     encoder = open_encoder(target)
-    if pooling == "cls":
+    if pooling in NEED_CLS:
         encoder.require_cls()
     pool = healed_pooling(find_model(target)) if pooling == "healed" else lambda encoded: encoded.pooled(pooling)
     encoder.to_device(device)
@@ -70,7 +94,7 @@ def write_embeddings(
 def _vectors(
     encoder: Encoder, records: Iterator[Record], pool: Callable[[Encoded], Tensor], batch_size: int, data: str
 ) -> Iterator[tuple[list[Record], Tensor]]:
-    """Records and their vectors (count, dim), in the order of the records."""
+    """Yields records and their vectors (count, dim), in the order of the records."""
     window = batch_size * encoder.window
     empty = True
     with encoder.evaluating():
@@ -98,16 +122,18 @@ def _reported(parts: Iterator[tuple[list[Record], Tensor]], progress: Progress |
 def _write_npy(path: str, parts: Iterator[tuple[list[Record], Tensor]]) -> tuple[int, int]:
     import numpy
 
-    with open(path, "wb") as file:  # before anything is computed
+    with open(path, "wb") as file:  # opened before anything is computed
         array = torch.cat([vectors for _, vectors in parts]).numpy()
-        # numpy.save would write through a buffer of its own, and say nothing where the disk is full
+        # numpy.save buffers on its own and does not report a full disk
         numpy.lib.format.write_array_header_1_0(file, numpy.lib.format.header_data_from_array_1_0(array))
         file.write(array.data)
     return array.shape
 
 
 def _write_parquet(path: str, parts: Iterator[tuple[list[Record], Tensor]]) -> tuple[int, int]:
-    """Columns ``name``, ``label`` if the first records have some, and ``embedding`` as lists of a fixed size."""
+    """Writes the columns ``name``, ``label`` (if the first records have labels) and ``embedding`` (lists of fixed
+    size).
+    """
     import pyarrow
     import pyarrow.parquet
 

@@ -1,4 +1,4 @@
-"""Models by name or folder, with the way from data to their input, and the [CLS] and token vectors that they give."""
+"""Encoders: models opened by name or folder, with the way from data to their input and to [CLS] and token vectors."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from sepnorm.domains import domains
 from sepnorm.domains.requests import check_conversion
 from sepnorm.domains.targets import find_model
 from sepnorm.errors import MisfitError, SepNormError, one_line
+from sepnorm.pooling import pool
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.families import encoder_of, is_timm, is_transformers
@@ -29,20 +30,24 @@ from sepnorm.surgery.reports import ConversionReport
 from sepnorm.surgery.saving import load, save
 from sepnorm.training.devices import check_device, device_of
 
-# What parts of a model that do not belong together raise.
+# Errors that parts of a model raise if they do not fit together.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether it comes from a library in Rust, such as a tokeniser: these are no ``Exception``."""
+    """Whether a library in Rust, such as a tokeniser, raised it: such errors are no ``Exception``."""
     return type(error).__name__ == "PanicException"
 
 
 @dataclass(eq=False)
 class Encoded:
-    """Last hidden states: ``cls`` (batch, dim), ``tokens`` (batch, tokens, dim), and which of these are no padding.
+    """Last hidden states of a batch.
 
-    ``cls`` is None of a model that has none. ``cls_in_mean``: whether the mean of tokens has [CLS] in it.
+    Args:
+        cls: [CLS] (batch, dim); None for a model without [CLS].
+        tokens: all other tokens (batch, tokens, dim).
+        keep: (batch, tokens) true for tokens that are no padding.
+        cls_in_mean: whether the mean and moments of tokens include [CLS].
     """
 
     cls: Tensor | None
@@ -52,32 +57,47 @@ class Encoded:
 
     @property
     def mean(self) -> Tensor:
-        """The mean of tokens without padding (batch, dim)."""
-        keep = self.keep.to(self.tokens.device)[..., None]
-        total, count = self.tokens.masked_fill(~keep, 0).sum(1, dtype=torch.float32), keep.sum(1)
-        if self.cls_in_mean and self.cls is not None:
-            total, count = total + self.cls, count + 1
-        return total / count.clamp(min=1)
+        """Mean of tokens without padding (batch, dim)."""
+        return self._by("mean")
 
     def pooled(self, pooling: str) -> Tensor:
-        """One of ``POOLINGS`` (batch, dim), in float32 on the CPU."""
-        if pooling == "cls" and self.cls is None:
-            raise SepNormError("this model has no [CLS]: take --pooling mean.")
-        return (self.cls if pooling == "cls" and self.cls is not None else self.mean).float().cpu()
+        """One vector for each input.
+
+        Args:
+            pooling: ``cls``, ``mean``, ``cls+mean`` or ``moments``.
+
+        Returns:
+            Vectors (batch, size) in float32 on the CPU.
+        """
+        return self._by(pooling).float().cpu()
+
+    def _by(self, pooling: str) -> Tensor:
+        tokens, keep = self.tokens, self.keep
+        if self.cls_in_mean and self.cls is not None:
+            tokens = torch.cat([self.cls[:, None], tokens], dim=1)
+            keep = torch.cat([torch.ones_like(keep[:, :1]), keep], dim=1)
+        return pool(pooling, self.cls, tokens, keep)
 
 
 @dataclass(eq=False)
 class Encoder(ABC):
-    """A model with the way from a domain's data to its input."""
+    """A model that can be run on a domain's data.
 
-    kind: ClassVar[str]  #: the domain's name
-    window: ClassVar[int] = 1  #: batches that are sorted together by the length of what is in them
-    cls_in_mean: ClassVar[bool] = False  #: whether the mean of tokens has [CLS] in it
+    Args:
+        name: name for messages.
+        model: the model.
+        prepare: function from a list of contents to a batch.
+        left_out: names of weights in the folder that the model does not have.
+    """
+
+    kind: ClassVar[str]  # name of the domain
+    window: ClassVar[int] = 1  # number of batches whose samples are sorted by length together
+    cls_in_mean: ClassVar[bool] = False  # whether the mean of tokens includes [CLS]
 
     name: str
     model: Any
-    prepare: Any  #: from a list of contents to a batch
-    left_out: list[str] = field(default_factory=list)  #: weights of the folder that are no part of the model
+    prepare: Any  # from a list of contents to a batch
+    left_out: list[str] = field(default_factory=list)  # weights in the folder that the model does not have
 
     @property
     def has_cls(self) -> bool:
@@ -85,41 +105,90 @@ class Encoder(ABC):
         return True
 
     def require_cls(self) -> None:
-        """Refuses a model without [CLS]."""
+        """Raises ``SepNormError`` for a model without [CLS]."""
         if not self.has_cls:
             raise SepNormError(
-                f"{self.name} has no [CLS]: none of its tokens stands for the whole input. Take the mean of its tokens, by "
-                "--pooling mean where there is that option, or a model with a [CLS]."
+                f"{self.name} has no [CLS]: none of its tokens stands for the whole input. Use --pooling mean if the "
+                "command has it, or a model with a [CLS]."
             )
 
     @abstractmethod
     def read(
         self, data: str, column: str | None = None, split: str = "train", left_out: LeftOut | None = None
     ) -> Iterator[Record]:
-        """Records of data, in any order."""
+        """Reads data, in any order.
+
+        Args:
+            data: a file, folder or name.
+            column: column with the inputs; needed if several fit.
+            split: split of a Hugging Face dataset.
+            left_out: counts the records that are skipped.
+
+        Returns:
+            The records.
+        """
 
     def read_in_order(self, data: str, column: str | None, split: str, left_out: LeftOut) -> Iterator[Record]:
-        """Records of data, all and in their order; what is passed over is counted."""
+        """Reads all data in order.
+
+        Args:
+            data: a file, folder or name.
+            column: column with the inputs; needed if several fit.
+            split: split of a Hugging Face dataset.
+            left_out: counts the records that are skipped.
+
+        Returns:
+            The records.
+        """
         return self.read(data, column, split, left_out)
 
     @abstractmethod
     def hidden(self, batch: Any) -> Encoded:
-        """The last hidden states of a batch. The model is in evaluation mode."""
+        """The last hidden states of a batch. The model is in evaluation mode.
+
+        Args:
+            batch: a batch that ``prepare`` made.
+
+        Returns:
+            [CLS] and tokens.
+        """
 
     def shown(self, record: Record) -> str:
-        """What a reader knows a record by."""
+        """The text that stands for a record in reports.
+
+        Args:
+            record: the record.
+
+        Returns:
+            The text.
+        """
         return record.name
 
     def views(self, content: Any) -> tuple[Any, Any] | None:
-        """Two parts of a sample that belong together; None where there is no way to cut it."""
+        """Two overlapping parts of a sample, as views of the same thing.
+
+        Args:
+            content: the content of a record.
+
+        Returns:
+            The two parts; None if samples cannot be cut.
+        """
         return None
 
     def exportable(self) -> Exportable:
-        """The model as a module, with inputs to trace it by; refused where it cannot be one."""
+        """The model as a module with example inputs, for export; raises ``SepNormError`` if it cannot be exported."""
         raise SepNormError(f"{self.name} takes {self.kind}, which are not exported: use embed for their vectors.")
 
     def batches(self, records: Iterator[Record], size: int = 32) -> Iterator[tuple[list[Record], Any]]:
-        """Records and the batch made of them; those of similar length come together."""
+        """Makes batches of records. Records of similar length share a batch.
+
+        Args:
+            records: the records.
+            size: samples in a batch.
+
+        Yields:
+            The records of a batch, and the batch.
+        """
         while window := list(islice(records, size * self.window)):
             if self.window > 1:
                 window.sort(key=lambda record: len(record.content))
@@ -131,13 +200,22 @@ class Encoder(ABC):
 
     @torch.no_grad()
     def encode(self, batch: Any) -> Encoded:
-        """The model is to be in evaluation mode."""
+        """Runs the model without gradients. It must be in evaluation mode.
+
+        Args:
+            batch: a batch that ``batches`` made.
+
+        Returns:
+            [CLS] and tokens.
+        """
         with self.working():
             return self.hidden(batch)
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """A model that opened, but whose parts do not fit each other or the data, is told by whatever its library raises."""
+        """Turns library errors into one sentence: the model's files do not fit together, or the data is of another
+        kind.
+        """
         try:
             yield
         except BaseException as raised:
@@ -151,17 +229,23 @@ class Encoder(ABC):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode for the time being."""
+        """Puts the model into evaluation mode within the context."""
         with feed.quiet(self.model):
             yield
 
     def to_device(self, asked: str = "auto") -> None:
-        """Moves the model to the fastest device there is, or to the one asked for."""
+        """Moves the model.
+
+        Args:
+            asked: ``auto`` for the fastest device, or torch's name of one.
+        """
         self.model.to(device_of(asked))
 
 
 class Body(nn.Module):
-    """A copy of an encoder as a module from its inputs to [CLS] (batch, dim) and all last hidden states (batch, tokens, dim)."""
+    """A copy of an encoder as a module from its inputs to [CLS] (batch, dim) and last hidden states (batch, tokens,
+    dim).
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -171,18 +255,19 @@ class Body(nn.Module):
 
 @dataclass(eq=False)
 class Exportable:
-    """What an exporter needs: a module, inputs to trace it by, others of another size to try it on, and what may vary."""
+    """What an exporter needs: module, example inputs, inputs of another size to check it, and variable dimensions."""
 
     body: Body
     example: dict[str, Tensor]
     other: dict[str, Tensor]
-    dynamic: dict[int, str]  #: names of the dimensions of every input that may have any size
+    dynamic: dict[int, str]  # names of the dimensions of any size, the same for every input
 
 
 def open_encoder(target: str, whole: bool = False) -> Encoder:
-    """A folder of ``sepnorm.save``, transformers or sentence-transformers, of a finished run, a hub name, or ``timm:NAME``.
+    """Opens a folder of ``sepnorm.save``, transformers, sentence-transformers or a finished run, a Hub name, or
+    ``timm:NAME``.
 
-    ``whole``: with the head that a folder of transformers has, rather than the encoder alone.
+    ``whole``: keep the head of a transformers folder, rather than the encoder alone.
     """
     target = find_model(target)
     folder = Path(target)
@@ -192,9 +277,7 @@ def open_encoder(target: str, whole: bool = False) -> Encoder:
         return _wrap(target, load(folder), folder) if (folder / "sepnorm.json").is_file() else _opened(target, whole)
     except SepNormError:
         raise
-    except (
-        BaseException
-    ) as error:  # whatever a damaged folder or a name that cannot be reached makes the libraries raise
+    except BaseException as error:  # damaged folders and unreachable names raise many kinds of errors
         if not isinstance(error, Exception) and not _is_panic(error):
             raise
         why = f"{one_line(error)}." if folder.is_dir() else why_not(target, "the hub", error)
@@ -202,7 +285,7 @@ def open_encoder(target: str, whole: bool = False) -> Encoder:
 
 
 def _opened(target: str, whole: bool) -> Encoder:
-    """By transformers or sentence-transformers, from a folder or the hub."""
+    """Opens a model by transformers or sentence-transformers, from a folder or the Hub."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -214,19 +297,19 @@ def _opened(target: str, whole: bool) -> Encoder:
 
 
 def wrap_model(model: nn.Module) -> Encoder:
-    """A model that is in memory already, with its settings from the folder it was loaded from."""
+    """Wraps a model in memory, with input settings from the folder it was loaded from."""
     return _wrap(type(model).__name__, model, Path(getattr(model, "name_or_path", "") or "."))
 
 
 def _wrap(target: str, model: Any, source: Path) -> Encoder:
-    """``source``: the folder with the settings of the model's input."""
+    """Wraps a model for its domain. ``source``: the folder with the settings of its input."""
     model.eval()
     known = domains()
     for domain in known:
         if (found := domain.wrap(target, model, source)) is not None:
             return found
-    names = " nor ".join(domain.name for domain in known)
-    raise SepNormError(f"{target} is a {type(model).__name__}, which takes neither {names}.")
+    names = ", ".join(domain.name for domain in known)
+    raise SepNormError(f"{target} is a {type(model).__name__}, which no installed domain ({names}) can run.")
 
 
 def convert_copy(
@@ -241,7 +324,7 @@ def convert_copy(
     progress: Any = None,
     device: str = "auto",
 ) -> ConversionReport:
-    """Opens a model, converts it, calibrated on data, and saves it with what its input needs."""
+    """Opens a model, converts and calibrates it on data, and saves it with its input settings."""
     check_conversion(target, data, out, norm, sites)
     check_device(device)
     encoder = open_encoder(target, whole=True)
@@ -269,6 +352,6 @@ def convert_copy(
         if hasattr(encoder.prepare, "save"):
             encoder.prepare.save(out)
     except BaseException:
-        shutil.rmtree(out, ignore_errors=True)  # a part of a model would only be in the way
+        shutil.rmtree(out, ignore_errors=True)  # part of a model is of no use
         raise
     return report

@@ -1,4 +1,4 @@
-"""What a comparison or a run would take, before it is begun."""
+"""``--dry-run``: estimates the cost of a comparison or a run before it begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sepnorm.training.configs import RunConfig
 
 
 def estimate_comparison(planned: Planned, seeds: Sequence[int], folder: Path) -> str:
-    """A few lines: what is compared, how many runs are left, and what they take."""
+    """A few lines: what is compared, how many runs remain, and their cost."""
     planned.domain.check(planned.configs)
     seeded = [config.changed({"seed": seed}) for config in planned.configs for seed in seeds]
     done = sum(finished(each, folder / "runs" / f"{slug(each.arm)}-seed{each.seed}") for each in seeded)
@@ -22,7 +22,7 @@ def estimate_comparison(planned: Planned, seeds: Sequence[int], folder: Path) ->
 
 
 def estimate_run(planned: PlannedRun) -> str:
-    """The same for one run."""
+    """A few lines: what is trained, and its cost."""
     if planned.look is None:
         return f"{planned.folder} holds a finished run: nothing is left to do."
     planned.domain.check([planned.config])
@@ -30,7 +30,7 @@ def estimate_run(planned: PlannedRun) -> str:
 
 
 def _cost(planned: Planned | PlannedRun, config: RunConfig, runs: int, done: int) -> str:
-    """The model of a config is built, and a few of its steps are timed."""
+    """Builds the model of a config and times a few of its steps."""
     samples = planned.look.samples if planned.look is not None else None
     steps = config.max_steps if samples is None else config.steps_on(samples)
     if steps is None:

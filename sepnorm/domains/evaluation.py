@@ -1,4 +1,4 @@
-"""``sepnorm evaluate``: what a saved model is worth, by the probes and tasks of its domain."""
+"""``sepnorm evaluate``: scores a saved model by the probes and tasks of its domain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sepnorm.domains import open_domain
 from sepnorm.domains.encoders import open_encoder
-from sepnorm.domains.requests import POOLINGS, check_evaluation
+from sepnorm.domains.requests import check_evaluation, poolings_of
 from sepnorm.experiment.slugs import slug
 from sepnorm.files import make_folder, require_writable, write_text
 from sepnorm.report.diagnosis import finite
@@ -20,25 +20,48 @@ Progress = Callable[[int, int | None], None]
 
 @dataclass(eq=False)
 class Task:
-    """What an evaluation was asked for: on which data, by what, and where its files go."""
+    """What to evaluate, on which data, and where to write.
+
+    Args:
+        data: data to evaluate on; None for the domain's default.
+        on: names of probes or sets; empty for the domain's default.
+        pooling: poolings as ``--pooling`` names them; empty for the domain's default.
+        column: column with the inputs; needed if several fit.
+        label: column with the labels; needed if several fit.
+        folder: folder for files.
+        progress: ``progress(what)`` returns a function to call with the number done and the total, or None.
+    """
 
     data: str | None
-    on: Sequence[str]  #: names of probes or sets; empty for the domain's own choice
-    pooling: str  #: cls, mean, both, or empty for the domain's own choice
+    on: Sequence[str]  # names of probes or sets; empty for the domain's default
+    pooling: str  # as ``--pooling`` names them; empty for the domain's default
     column: str | None
     label: str | None
     folder: Path
-    progress: Callable[[str], Progress | None]  #: from a name to what is called while that is done
+    progress: Callable[[str], Progress | None]  # from the name of a part to a function that receives its progress
 
-    def poolings(self, default: str) -> tuple[str, ...]:
-        """The places that vectors are taken from."""
-        chosen = self.pooling or default
-        return POOLINGS if chosen == "both" else (chosen,)
+    def poolings(self, default: tuple[str, ...]) -> tuple[str, ...]:
+        """The poolings to use.
+
+        Args:
+            default: poolings if the user named none.
+
+        Returns:
+            Names of poolings.
+        """
+        return poolings_of(self.pooling) or default
 
 
 @dataclass(eq=False)
 class Evaluation:
-    """The metrics of a model on data, by names as ``cls_linear_top1`` or ``stsb``, and a sentence on what was used."""
+    """Result of an evaluation.
+
+    Args:
+        model: name of the model.
+        data: the data, or None.
+        used: a sentence on the samples used.
+        metrics: scores by name, such as ``cls_linear_top1`` or ``stsb``.
+    """
 
     model: str
     data: str | None
@@ -58,17 +81,25 @@ def evaluate(
     device: str = "auto",
     progress: Callable[[str], Progress | None] | None = None,
 ) -> tuple[Evaluation, Path]:
-    """Measures a model, and writes ``results.json`` to a folder, which it returns too.
+    """Scores a model, and writes ``results.json`` to a folder.
 
     Args:
-        target: a model's folder, a run's folder, a hub name, or ``timm:NAME``.
-        data: labelled images, a file or folder of evaluation sets of text, or tables of molecules.
-        on: names of probes or sets, with commas between; by default what the domain of the model has.
-        pooling: ``cls``, ``mean`` or ``both``.
-        column, label: columns of a table, where they are not clear.
-        device: ``auto`` for the fastest, or as torch writes it.
-        folder: by default ``runs/evaluate-NAME``.
-        progress: ``progress(what)`` gives what is called while that is done.
+        target: folder of a model or run, Hub name, or ``timm:NAME``.
+        data: labelled images, a file or folder of evaluation sets for text, or tables of molecules.
+        on: names of probes or sets, separated by commas; default those of the model's domain.
+        pooling: some of ``cls``, ``mean``, ``cls+mean`` and ``moments``, separated by commas; ``both`` for the first
+            two; or ``all``. Default those of the domain.
+        column: column of a table with the inputs; needed if several fit.
+        label: column with the labels; needed if several fit.
+        folder: output folder; default ``runs/evaluate-NAME``.
+        device: ``auto`` for the fastest, or torch's name of a device.
+        progress: ``progress(what)`` returns a function to call with the number done and the total, or None.
+
+    Returns:
+        The evaluation and the folder.
+
+    Raises:
+        SepNormError: if the model, the data or an argument cannot be used.
     """
     names = [name.strip() for name in on.split(",") if name.strip()]
     check_evaluation(target, data, pooling)
@@ -85,7 +116,7 @@ def evaluate(
 
 
 def default_folder(target: str) -> Path:
-    """``runs/evaluate-NAME``; a run's model is called as the run."""
+    """``runs/evaluate-NAME``. A run's model is named after the run."""
     path = Path(target)
     name = path.resolve().parent.name if path.name == "model" else path.name if path.exists() else target
     return Path("runs") / f"evaluate-{slug(name)}"

@@ -1,4 +1,4 @@
-"""Encoders as ONNX: [CLS] and last hidden states, any batch size, and for texts any length."""
+"""Exports encoders to ONNX: [CLS] and last hidden states for any batch size, and for text any length."""
 
 from __future__ import annotations
 
@@ -26,13 +26,19 @@ from sepnorm.surgery.calibration import freeze, has_batch_statistics
 from sepnorm.surgery.families import is_timm
 
 OUTPUTS = ("cls", "last_hidden_state")
-_TOLERANCE = 1e-3  # of the largest value: runtimes add up in another order
-_LARGEST = 1_900_000_000  # bytes of weights that one file of the format can hold
+_TOLERANCE = 1e-3  # relative to the largest value; runtimes sum in another order
+_LARGEST = 1_900_000_000  # bytes of weights that fit into one ONNX file
 
 
 @dataclass(eq=False)
 class Exported:
-    """Names of inputs and outputs, and the largest difference to torch: None where ONNX Runtime is not installed."""
+    """Result of ``export_onnx``.
+
+    Args:
+        inputs: names of the inputs.
+        difference: largest difference to torch's outputs; None if ONNX Runtime is not installed.
+        outputs: names of the outputs.
+    """
 
     inputs: list[str]
     difference: float | None
@@ -40,10 +46,21 @@ class Exported:
 
 
 def export_onnx(target: str, out: Path, healing: Path | None = None) -> Exported:
-    """Writes a model as ONNX with its batch statistics folded, after ONNX Runtime has given the same, if it is installed.
+    """Exports an encoder to ONNX, with its batch statistics folded into the weights.
 
-    ``healing``: a folder that ``heal`` wrote, by default the model's own if it is one. The file then has one more output,
-    ``healed``: the healed vector, one linear map behind the pooling.
+    If ONNX Runtime is installed, the file is compared with the original first, and not written if it differs.
+
+    Args:
+        target: folder of a model or run, Hub name, or ``timm:NAME``.
+        out: the ``.onnx`` file to write.
+        healing: a folder that ``heal`` wrote; default ``target``, if it is one. The file then has a third output,
+            ``healed``: the pooled vector after the linear map.
+
+    Returns:
+        Names of inputs and outputs, and the largest difference.
+
+    Raises:
+        SepNormError: if the model cannot be opened or exported, or the exported model differs.
     """
     check_export(target, out)
     try:
@@ -83,15 +100,15 @@ def export_onnx(target: str, out: Path, healing: Path | None = None) -> Exported
 
 
 def _healed(encoder: Encoder, body: nn.Module, healed: tuple[LinearMap, str], example: dict[str, Tensor]) -> nn.Module:
-    """The body with the map behind its pooling."""
+    """The body followed by pooling and the linear map."""
     found, pooling = healed
     with encoder.evaluating(), torch.no_grad():
         cls, hidden = body(**example)
         leading = hidden.shape[1] - _encoded(encoder, example).tokens.shape[1]
     if cls.shape[1] != found.weight.shape[1]:
         raise SepNormError(
-            f"the healing is of vectors of {found.weight.shape[1]} dimensions, and {encoder.name} gives {cls.shape[1]}: they do "
-            "not belong together."
+            f"the healing is for vectors of {found.weight.shape[1]} dimensions, and {encoder.name} has {cls.shape[1]}: use a "
+            "healing of this model."
         )
     kind = HealedTextBody if "input_ids" in example else HealedImageBody
     return kind(body, found, pooling, encoder.cls_in_mean, leading).eval()
@@ -104,7 +121,7 @@ def _encoded(encoder: Encoder, inputs: dict[str, Tensor]) -> Encoded:
 def _difference(
     encoder: Encoder, path: Path, inputs: dict[str, Tensor], healed: tuple[LinearMap, str] | None = None
 ) -> float | None:
-    """The largest one to the model as it was opened, on inputs of another size than those it was exported with."""
+    """Largest difference to the original model, on inputs of another size than the example's."""
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ImportError:
@@ -113,7 +130,7 @@ def _difference(
     found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
     with encoder.evaluating():
         encoded = _encoded(encoder, inputs)
-    assert encoded.cls is not None  # or it would not have been exported
+    assert encoded.cls is not None  # require_cls was called before
     gap = float((torch.from_numpy(found[0]) - encoded.cls).abs().max())
     tokens = torch.from_numpy(found[1])[:, -encoded.tokens.shape[1] :]
     gap = max(gap, float((tokens - encoded.tokens)[encoded.keep].abs().max()))
@@ -123,15 +140,15 @@ def _difference(
         gap = max(gap, float((torch.from_numpy(found[2]) - healed[0](pooled)).abs().max()))
     if not gap <= _TOLERANCE * max(1.0, float(encoded.cls.abs().max())):
         raise SepNormError(
-            f"the exported model gives other values than {encoder.name} (by {gap:.2g}), so it was not written: try other "
-            "versions of torch, onnxscript or onnxruntime."
+            f"the outputs of the exported model differ from those of {encoder.name} by {gap:.2g}, so it was not written: try "
+            "other versions of torch, onnxscript or onnxruntime."
         )
     return gap
 
 
 @contextmanager
 def _exporting(target: str) -> Iterator[None]:
-    """What a model that cannot be traced makes the exporter raise, as one sentence."""
+    """Turns errors of the exporter into one sentence."""
     try:
         yield
     except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
@@ -145,7 +162,7 @@ def _exporting(target: str) -> Iterator[None]:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Without what the exporter says about itself."""
+    """Silences the exporter's log and warnings."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""L-BFGS for many convex problems at once: each has its own history and step length, and leaves when it has converged."""
+"""L-BFGS for many convex problems at once. Each has its own history and step length, and leaves on convergence."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_HISTORY = 10  # pairs of steps and changes of the gradient
-_DECREASE = 1e-4  # of what the slope promises, the least that a step has to gain (Armijo)
-_SHORTEST = 1e-4  # a step this short that gains nothing: the precision is used up
-_PATIENCE = 10  # steps in succession that gain less than the tolerance: likewise
+_HISTORY = 10  # pairs of steps and gradient changes
+_DECREASE = 1e-4  # smallest share of the gain promised by the slope that a step must reach (Armijo)
+_SHORTEST = 1e-4  # a step this short without gain means that the precision is exhausted
+_PATIENCE = 10  # steps in a row that gain less than the tolerance mean the same
 
-#: Points (some, size) of the problems with these numbers (some,), to values (some,) in float64 and gradients (some, size).
+#: From points (some, size) and numbers of problems (some,) to values (some,) in float64 and gradients (some, size).
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(eq=False)
 class Minimum:
-    """Points (problems, size); values, steps taken, and whether that was enough, (problems,) each."""
+    """Points (problems, size); values, numbers of steps, and convergence, (problems,) each."""
 
     points: Tensor
     values: Tensor
@@ -28,7 +28,7 @@ class Minimum:
 
 
 class _History:
-    """The latest steps and changes of the gradient (problems, size) of the problems that are still there."""
+    """The latest steps and gradient changes (problems, size) of the problems that remain."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -36,7 +36,7 @@ class _History:
 
     def add(self, step: Tensor, change: Tensor) -> None:
         product, square = (step * change).sum(1), change.square().sum(1)
-        usable = product > torch.finfo(step.dtype).eps * square  # convex, so less is rounding
+        usable = product > torch.finfo(step.dtype).eps * square  # the problem is convex, so anything less is rounding
         inverse = torch.where(usable, 1 / product, 0.0)  # 0 leaves a pair out
         self.pairs = [*self.pairs[1 - _HISTORY :], (step, change, inverse)]
         latest = torch.where(usable, product / square, 1.0 if self.scale is None else self.scale)
@@ -47,7 +47,7 @@ class _History:
         self.scale = None if self.scale is None else self.scale[kept]
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """The gradient (problems, size) times minus the inverse curvature that the pairs tell of."""
+        """The gradient (problems, size) times minus the inverse curvature that the pairs imply."""
         found, shares = -gradient, []
         for step, change, inverse in reversed(self.pairs):
             share = inverse * (step * found).sum(1)
@@ -61,13 +61,13 @@ class _History:
 
 
 def minimise(evaluate: Evaluate, start: Tensor, *, tolerance: float, most: int) -> Minimum:
-    """The minima of convex, positive functions, from ``start`` (problems, size) on.
+    """Minimises convex, positive functions from ``start`` (problems, size).
 
-    The functions should be in coordinates in which their curvature is about 1. Then half the squared gradient is about what
-    is left to gain, and a problem ends when that is below ``tolerance`` of its value, when steps gain nothing any more, or after
-    ``most`` of them.
+    The functions should be in coordinates in which their curvature is about 1. Then half the squared gradient is about
+    the possible gain. A problem ends when that is below ``tolerance`` times its value, when steps gain nothing any
+    more, or after ``most`` steps.
     """
-    noise = 10 * torch.finfo(start.dtype).eps  # of a value; less is no increase
+    noise = 10 * torch.finfo(start.dtype).eps  # of a value; a smaller increase is none
     which = torch.arange(len(start), device=start.device)
     here = start.clone()
     value, gradient = evaluate(here, which)
@@ -93,7 +93,7 @@ def minimise(evaluate: Evaluate, start: Tensor, *, tolerance: float, most: int) 
             gain = next_value - value - _DECREASE * length * slope
             tried = tried[~(gain[tried] <= noise * value[tried])]
             bend = 2 * (next_value - value - length * slope)[tried]
-            lowest = -slope[tried] * length[tried].square() / bend  # of the parabola through what is known
+            lowest = -slope[tried] * length[tried].square() / bend  # minimum of the parabola through the known values
             length[tried] = lowest.nan_to_num(0.0).clamp(0.1 * length[tried], 0.5 * length[tried])
             hopeless = tried[length[tried] < _SHORTEST]
             length[hopeless], idle[hopeless] = 0.0, _PATIENCE

@@ -1,4 +1,4 @@
-"""Linear heads on frozen features that are read in chunks, and ridge regression, which has a closed form."""
+"""Linear heads on frozen features that are read in chunks, and ridge regression in closed form."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from sepnorm.errors import SepNormError
 
-_RESIDENT = 2**30  # bytes of features that are kept ready; more are read anew in every pass
+_RESIDENT = 2**30  # bytes of features kept in memory; more are read again in every pass
 _CHUNK = {"cpu": 2**21, "cuda": 2**27}  # bytes of logits at a time
-_ROWS = (512, 2**14)  # the fewest and the most at a time
-_WORTH_THREADS = 2**35  # floating-point operations in a pass, a second of work or so
-_CONSTANT = 1e-10  # a deviation this small beside the mean is rounding
+_ROWS = (512, 2**14)  # fewest and most rows at a time
+_WORTH_THREADS = 2**35  # floating-point operations of a pass, about one second of work
+_CONSTANT = 1e-10  # a deviation this small relative to the mean is rounding
 
 
 @contextmanager
 def few_threads(operations: int) -> Iterator[None]:
-    """One thread for passes of few floating-point operations: several would wait for each other longer than they work."""
+    """Uses one thread for short passes, in which several threads would wait for each other longer than they work."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if operations > _WORTH_THREADS else 1)
     try:
@@ -30,11 +30,11 @@ def few_threads(operations: int) -> Iterator[None]:
 
 
 class Rows:
-    """Features (count, dim) less their mean, a chunk at a time on the device that there is.
+    """Centred features (count, dim), in chunks on the fastest device.
 
-    They may lie on a file mapped into memory (``torch.from_numpy`` of a ``numpy.memmap``): what is larger than 1 GiB is
-    read in every pass. ``mean`` and ``deviation`` (dim,) are those of each dimension, ``size`` is the root of the mean
-    square of all numbers, and ``products`` (dim, dim) are the sums of products of centred features; all in float64.
+    Features may be a memory-mapped file (``torch.from_numpy`` of a ``numpy.memmap``): more than 1 GiB is read again in
+    every pass. ``mean`` and ``deviation`` (dim,) are of each dimension, ``size`` is the root mean square of all
+    numbers, and ``products`` (dim, dim) are the sums of products of centred features; all in float64.
     """
 
     def __init__(self, features: Tensor) -> None:
@@ -67,15 +67,16 @@ class Rows:
         for part, _ in self.chunks():
             part = part / max(
                 self.size, 1e-30
-            )  # squares of what is very small or large are out of the range of float32
+            )  # squares of very small or large numbers are out of the range of float32
             self.products += part.T @ part
         self.products *= self.size**2
         self.deviation = (self.products.diagonal() / max(1, self.count - 1)).sqrt()
 
     def chunks(self, kept: Tensor | None = None, columns: int = 1) -> Iterator[tuple[Tensor, slice]]:
-        """Centred rows (some, dim), and which part of ``kept``, ascending numbers of rows, they are.
+        """Yields centred rows (some, dim), and their slice of ``kept``, the ascending indices of the rows to use (None:
+        all).
 
-        ``columns`` numbers a row are what is to be made of them.
+        ``columns``: how many numbers the caller computes for each row.
         """
         bytes_a_row = max(columns, self.dim) * self.dtype.itemsize
         size = min(max(_CHUNK[self.device.type] // bytes_a_row, _ROWS[0]), _ROWS[1])
@@ -90,11 +91,13 @@ class Rows:
             yield part, slice(start, start + len(part))
 
     def overall_scale(self) -> Tensor:
-        """(dim,) The same number for each dimension, so that the mean square of all features is 1."""
+        """(dim,) One factor for all dimensions, which makes the mean square of all features 1."""
         return torch.full_like(self.mean, 1 / max(self.size, 1e-12)) * self._varies()
 
     def own_scale(self) -> Tensor:
-        """(dim,) What gives each dimension the deviation 1, as a BatchNorm without affine does; 0 if it is constant."""
+        """(dim,) Factors that give each dimension the deviation 1, as a BatchNorm without affine does; 0 if it is
+        constant.
+        """
         return self._varies() / self.deviation.clamp(min=1e-8)
 
     def _varies(self) -> Tensor:
@@ -105,7 +108,7 @@ class Rows:
 class Heads:
     """Linear heads on centred features: ``weight`` (heads, dim, outputs), ``bias`` (heads, outputs), in float64.
 
-    ``objective`` (heads,) is what was minimised, a sum over outputs, and ``steps`` (heads,) how many steps that took.
+    ``objective`` (heads,) is the minimum reached, a sum over outputs, and ``steps`` (heads,) the number of steps.
     """
 
     mean: Tensor
@@ -119,7 +122,7 @@ class Heads:
         return Heads(self.mean, self.weight[chosen], self.bias[chosen], self.objective[chosen], self.steps[chosen])
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Of features (count, dim), on the CPU: (count, heads, outputs). Many features should come a few at a time."""
+        """Outputs (count, heads, outputs) of features (count, dim), on the CPU. Pass large sets in parts."""
         heads, dim, outputs = self.weight.shape
         dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
         centred = (features.detach().to(self.mean) - self.mean).to(dtype)
@@ -133,16 +136,16 @@ class Heads:
 
 
 def fit_ridge(rows: Rows, targets: Tensor, scale: Tensor, penalties: Sequence[float]) -> Heads:
-    """Ridge regressions of each column of ``targets`` (count, outputs), NaN where it is not known, one for each penalty.
+    """Ridge regression of each column of ``targets`` (count, outputs), with NaN for unknown values, for each penalty.
 
-    The objective is that of scikit-learn's ``Ridge``: the sum of squared errors plus ``alpha |weights|^2`` for features times
-    ``scale`` (dim,); the bias goes free.
+    The objective is that of scikit-learn's ``Ridge``: the sum of squared errors plus ``alpha |weights|^2`` for features
+    times ``scale`` (dim,), without penalty on the bias.
     """
     alphas = torch.tensor(penalties, dtype=torch.float64, device=rows.device)
     weight = torch.empty(len(alphas), rows.dim, targets.shape[1], dtype=torch.float64, device=rows.device)
     bias, objective = torch.empty_like(weight[:, 0]), torch.empty_like(weight[:, 0])
     scale, known = scale.to(rows.device), targets.isfinite()
-    for pattern in known.unique(dim=1).T:  # outputs that are known of the same rows have a matrix in common
+    for pattern in known.unique(dim=1).T:  # outputs that are known for the same rows share a matrix
         kept, columns = pattern.nonzero()[:, 0], (known == pattern[:, None]).all(0).nonzero()[:, 0].to(rows.device)
         if not len(kept):
             raise SepNormError(

@@ -1,9 +1,10 @@
-"""Logistic regression on frozen features: every penalty and scaling at once, in passes over chunks of rows.
+"""Logistic regression on frozen features, for all penalties and scalings at once, in passes over chunks of rows.
 
-The objective is that of scikit-learn's ``LogisticRegression``: the sum of the losses plus ``|weights|^2 / (2 C)`` for features
-that were scaled; the bias goes free. Arithmetic is in float64 for features in float64 and in float32 for others; sums over
-chunks are in float64. It is minimised by L-BFGS, at first along the principal axes of the features and then, as the curvature
-of weak penalties is another for each class, in coordinates that fit the curvature of each class where the search has come to.
+The objective is that of scikit-learn's ``LogisticRegression``: the sum of losses plus ``|weights|^2 / (2 C)`` for
+scaled features, without penalty on the bias. Arithmetic is in float64 for float64 features and in float32 for others;
+sums over chunks are in float64. L-BFGS minimises it, first along the principal axes of the features. With weak
+penalties each class has its own curvature; so later stages use coordinates that fit the curvature of each class at the
+current point.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from sepnorm.domains.lbfgs import Evaluate, minimise
 from sepnorm.domains.linear_heads import Heads, Rows, few_threads
 from sepnorm.errors import SepNormError
 
-#: A regression ends when about this share of its objective is left to gain, or after so many steps.
+#: A regression ends when about this share of its objective remains to gain, or after this many steps.
 TOLERANCE, MOST_STEPS = 1e-9, 1000
-_FIRST = 15  # steps along the axes, at least; then as many more each time until the curvature is looked at again
+# least number of steps along the axes; each later stage, with its curvature measured again, has twice as many
+_FIRST = 15
 _BLOCK_BYTES, _MOST_BYTES = (
     2**30,
     2**32,
-)  # of memory for the curvature of each class: of some heads together, of one alone
-_LOOKED_AT, _A_DIMENSION, _A_CLASS = 2**14, 16, 32  # rows that it is measured on, and those for a dimension or a class
+)  # bytes for the curvature of each class: of several heads together, of one head
+# rows on which curvature is measured: at least, for a dimension, for a class
+_LOOKED_AT, _A_DIMENSION, _A_CLASS = 2**14, 16, 32
 
-#: Logits (some, heads, outputs), which samples and which heads, to losses (heads,) and their slopes (some, heads, outputs).
+#: Logits (some, heads, outputs), slice of samples and heads, to losses (heads,) and gradients (some, heads, outputs).
 _Loss = Callable[[Tensor, slice, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -40,12 +43,14 @@ def fit_classes(
     kept: Tensor | None = None,
     start: Heads | None = None,
     most: int = MOST_STEPS,
+    tolerance: float = TOLERANCE,
 ) -> Heads:
-    """Multinomial logistic regressions, one for each row of ``scales`` (heads, dim) with the C in ``strengths`` (heads,).
+    """Fits multinomial logistic regressions, one for each row of ``scales`` (heads, dim) with C from ``strengths``
+    (heads,).
 
-    ``labels`` (count,) are numbers of classes from 0 on, each of them there, of the rows whose ascending numbers are in
-    ``kept``, or of all. Of two classes the regression has one output, as scikit-learn's, and its outputs are minus and plus
-    half of that. ``start`` is where to begin, for example the heads of almost the same rows.
+    ``labels`` (count,) are class indices from 0, each class present, for the rows in ``kept`` (ascending indices, None
+    for all). With two classes the regression has one output, as in scikit-learn, returned as minus and plus half of it.
+    ``start`` are heads to begin from, for example those of almost the same rows.
     """
     counts = labels.bincount()
     if len(counts) < 2 or not bool((counts > 0).all()):
@@ -55,7 +60,7 @@ def fit_classes(
     if len(counts) == 2:
         if start is not None:
             start = Heads(start.mean, 2 * start.weight[..., 1:], 2 * start.bias[..., 1:], start.objective, start.steps)
-        found = fit_binary(rows, labels[:, None].double(), scales, strengths, kept, start, most)
+        found = fit_binary(rows, labels[:, None].double(), scales, strengths, kept, start, most, tolerance)
         halves = torch.tensor([-0.5, 0.5], dtype=torch.float64, device=found.weight.device)
         return Heads(rows.mean, found.weight * halves, found.bias * halves, found.objective, found.steps)
     shares = (counts.double() / len(labels)).expand(len(strengths), -1)
@@ -68,7 +73,7 @@ def fit_classes(
         return values, logits.exp_().scatter_add_(2, own, logits.new_full((1, 1, 1), -1.0).expand(own.shape))
 
     problem = _Regressions(rows, loss, scales, strengths, kept, shares * (1 - shares))
-    return problem.solve(shares.log(), start, most)
+    return problem.solve(shares.log(), start, most, tolerance)
 
 
 def fit_binary(
@@ -79,14 +84,15 @@ def fit_binary(
     kept: Tensor | None = None,
     start: Heads | None = None,
     most: int = MOST_STEPS,
+    tolerance: float = TOLERANCE,
 ) -> Heads:
-    """As ``fit_classes``, for every column of ``targets`` (count, outputs) of 0, 1 and, where it is not known, NaN."""
+    """Like ``fit_classes``, for every column of ``targets`` (count, outputs): 0, 1, or NaN for unknown."""
     known = targets.isfinite()
     shares = targets.nan_to_num().sum(0).double() / known.sum(0).clamp(min=1)
     if not bool(((shares > 0) & (shares < 1)).all()):
         raise SepNormError("a probe needs samples of both classes, and a target has one among those for training.")
     heads, outputs = len(strengths), targets.shape[1]
-    column = torch.arange(outputs).repeat(heads).to(rows.device)  # every output of a head is a problem of its own
+    column = torch.arange(outputs).repeat(heads).to(rows.device)  # each output of a head is a separate problem
     scales, strengths = scales.repeat_interleave(outputs, 0), [c for c in strengths for _ in range(outputs)]
     weight = (known.double().mean(0) * shares * (1 - shares)).repeat(heads)[:, None]
     values, known = targets.nan_to_num().to(rows.device, rows.dtype), known.to(rows.device)
@@ -100,7 +106,7 @@ def fit_binary(
         flat = start.weight.transpose(1, 2).reshape(heads * outputs, rows.dim, 1)
         start = Heads(start.mean, flat, start.bias.reshape(-1, 1), start.objective, start.steps)
     problem = _Regressions(rows, loss, scales, strengths, kept, weight)
-    found = problem.solve(shares.logit().repeat(heads)[:, None], start, most)
+    found = problem.solve(shares.logit().repeat(heads)[:, None], start, most, tolerance)
     return Heads(
         rows.mean,
         found.weight.view(heads, outputs, rows.dim).transpose(1, 2),
@@ -111,9 +117,9 @@ def fit_binary(
 
 
 class _Regressions:
-    """The objectives, as functions of weights for scaled features with the bias below them: (heads, dim + 1, outputs).
+    """The objectives as functions of weights for scaled features, with the bias as last row: (heads, dim + 1, outputs).
 
-    ``weight`` (heads, outputs) is the mean of p (1 - p) where the search begins.
+    ``weight`` (heads, outputs) is the mean of p (1 - p) at the start.
     """
 
     def __init__(
@@ -131,8 +137,8 @@ class _Regressions:
         self.penalties = 1 / torch.tensor(strengths, dtype=torch.float64, device=rows.device)
         self.weight = weight.to(rows.device)
 
-    def solve(self, bias: Tensor, start: Heads | None, most: int) -> Heads:
-        """From weights of 0 and ``bias`` (heads, outputs) on, or from ``start``."""
+    def solve(self, bias: Tensor, start: Heads | None, most: int, tolerance: float) -> Heads:
+        """Minimises from weights of 0 and ``bias`` (heads, outputs), or from ``start``."""
         heads, outputs = bias.shape
         here = torch.zeros(heads, self.rows.dim + 1, outputs, dtype=torch.float64, device=self.rows.device)
         here[:, -1] = bias
@@ -143,7 +149,7 @@ class _Regressions:
         values, steps = torch.zeros_like(self.penalties), torch.zeros_like(self.penalties, dtype=torch.long)
         room = outputs * (self.rows.dim + 1) ** 2 * self.rows.dtype.itemsize
         together = max(1, _BLOCK_BYTES // room) if room <= _MOST_BYTES else 0
-        stage = max(_FIRST, Blocks.passes(self.count, self.rows.dim))  # never more on the curvature than on steps
+        stage = max(_FIRST, Blocks.passes(self.count, self.rows.dim))  # never spend more on the curvature than on steps
         left, by_axes = torch.arange(heads, device=self.rows.device), start is None or not together
         with few_threads(4 * self.count * self.rows.dim * heads * outputs):
             while len(left):
@@ -153,7 +159,7 @@ class _Regressions:
                     begin = torch.zeros(len(group), here[0].numel(), dtype=here.dtype, device=here.device)
                     allowed = min(stage, most - int(steps[group].max()))
                     evaluate = self._function(here[group], ways, group)
-                    found = minimise(evaluate, begin, tolerance=TOLERANCE, most=allowed)
+                    found = minimise(evaluate, begin, tolerance=tolerance, most=allowed)
                     every = torch.arange(len(group), device=here.device)
                     here[group] += ways.weights(found.points.view_as(here[group]), every)
                     values[group], steps[group] = found.values, steps[group] + found.steps
@@ -168,7 +174,9 @@ class _Regressions:
         return Axes(products, self.scales[group], weight, penalties, self.count, self.rows.dtype)
 
     def _blocks(self, here: Tensor, group: Tensor) -> Blocks:
-        """By the curvature of each class at ``here`` (heads, dim + 1, outputs), measured on as many rows as need be."""
+        """Coordinates by the curvature of each class at ``here`` (heads, dim + 1, outputs), measured on a subset of
+        rows.
+        """
         outputs = here.shape[2]
         every = -(-self.count // max(_LOOKED_AT, _A_DIMENSION * self.rows.dim, _A_CLASS * outputs))
         numbers = torch.arange(self.rows.count) if self.kept is None else self.kept
@@ -180,13 +188,13 @@ class _Regressions:
             for part, where in parts:
                 chosen = slice(where.start * every, (where.stop - 1) * every + 1, every)
                 _, errors = self.loss(self._logits(part, here[head : head + 1], own), chosen, own)
-                errors = errors[:, 0].abs()  # 1 - p of the sample's own class, and p of others
+                errors = errors[:, 0].abs()  # 1 - p for the sample's own class, p for others
                 weights.append(every * errors * (1 - errors))
             found.measure(head, self.scales[own[0]], torch.cat(weights), self.penalties[own[0]])
         return found
 
     def _function(self, origin: Tensor, ways: Axes | Blocks, group: Tensor) -> Evaluate:
-        """The objectives in coordinates that begin at ``origin`` (heads, dim + 1, outputs)."""
+        """The objectives in coordinates with their origin at ``origin`` (heads, dim + 1, outputs)."""
 
         def evaluate(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
             weights = origin[which] + ways.weights(points.view(-1, *origin.shape[1:]), which)
@@ -202,7 +210,7 @@ class _Regressions:
         return torch.addmm(weights[:, -1].flatten(), part, flat).view(-1, heads, outputs)
 
     def _evaluate(self, weights: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Values (heads,) and slopes (heads, dim + 1, outputs) of the objectives with the numbers ``which``."""
+        """Values (heads,) and gradients (heads, dim + 1, outputs) of the objectives ``which``."""
         heads, outputs = len(which), weights.shape[2]
         penalties = self.penalties[which]
         value = 0.5 * penalties * weights[:, :-1].square().sum((1, 2), dtype=torch.float64)

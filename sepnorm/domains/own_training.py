@@ -1,10 +1,9 @@
-"""``sepnorm.compare``: arms, seeds, statistics and the page for a training function of one's own."""
+"""``sepnorm.compare``: arms, seeds, statistics and page for your own training function."""
 
 from __future__ import annotations
 
 import os
 import random
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,36 +14,50 @@ from torch import nn
 
 from sepnorm.arguments import require_module, whole
 from sepnorm.domains.comparison import keep_earlier, write_comparison_folder
-from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, one_line
+from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError
 from sepnorm.experiment.comparison import Comparison
 from sepnorm.experiment.comparison import compare as compare_configs
 from sepnorm.experiment.metrics import Metric, Metrics
-from sepnorm.experiment.runs import Outcome
-from sepnorm.files import make_folder, write_text
+from sepnorm.experiment.runs import Outcome, record_failure
+from sepnorm.files import make_folder
 from sepnorm.report.progress import training_progress
 from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.reports import ConversionReport
 from sepnorm.training.configs import ArmConfig, build, parse_arm
 
-#: Seeds at most, where they are added until every arm is decided.
+#: Default largest number of seeds with ``seeds="auto"``.
 MOST_SEEDS = 12
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What a training function is handed: the name of the arm, its norm and its sites."""
+    """The arm that a training function receives.
+
+    Args:
+        name: its name, as ``bn+ln@final``.
+        norm: its norms, [CLS] first, as ``bn+ln``.
+        sites: the norms that it replaces, as ``final``.
+    """
 
     name: str
     norm: str
     sites: str
 
     def apply(self, model: nn.Module, **options: Any) -> ConversionReport | None:
-        """Converts a model in place, as ``convert`` does, which takes the same options; ``ln`` leaves it as it is."""
+        """Gives a model the arm's norms, in place. Nothing changes for the norm ``ln``.
+
+        Args:
+            model: the model.
+            **options: further arguments of ``sepnorm.convert``.
+
+        Returns:
+            The report of ``convert``; None for ``ln``.
+        """
         require_module(model)
         return None if self.norm == "ln" else convert(model, self.norm, sites=self.sites, **options)
 
 
-#: From an arm, a seed and a folder for files of one's own to metrics by name.
+#: ``run(arm, seed, folder)`` returns metrics by name.
 Run = Callable[[Arm, int, Path], Mapping[str, float]]
 
 
@@ -62,30 +75,36 @@ def compare(
     title: str | None = None,
     quiet: bool = False,
 ) -> Comparison:
-    """Runs a training function with every arm and seed, and writes results and page to a folder.
+    """Runs your training function with every arm and seed, compares the arms, and writes results and a page.
 
-    What is finished is not run again: the same call goes on after an interruption. A run that raises is named with its arm and
-    seed once all others are done.
+    Finished runs are not repeated, so the same call continues after an interruption. If a run raises, the others go on;
+    the error at the end names its arm and seed.
 
     Args:
-        run: ``run(arm, seed, folder)`` trains one model and returns its metrics. ``arm.apply(model)`` gives the model its norms.
-            Random numbers of Python, NumPy and torch begin from the seed. ``folder`` is the run's own, for checkpoints.
-        arms: as ``["ln", "bn@final", "bn+ln@final"]``, the baseline first.
-        seeds: how many, or ``"auto"``: they are added until every arm is better, worse or equal, up to ``most``.
-        out: the folder of runs, ``results.json`` and ``report.html``.
-        metrics: whether more is better, by name, as ``{"accuracy": True, "loss": False}``; or ``Metric`` objects. Arms are
-            judged by the first of them, or by the one that is primary.
-        margin: the difference that is practically none; by default 1 % of the baseline's mean.
-        workers: runs side by side in processes of their own; ``run`` is then a function of a module that can be imported.
+        run: ``run(arm, seed, folder)`` trains one model and returns its metrics by name. Call ``arm.apply(model)`` to
+            give the model its norms. Python, NumPy and torch are seeded before. ``folder`` is the run's own, for
+            checkpoints.
+        arms: names such as ``["ln", "bn@final", "bn+ln@final"]``, baseline first.
+        seeds: number of seeds; or ``"auto"``: seeds are added until every arm is better, worse or equal, up to
+            ``most``.
+        out: folder for the runs, ``results.json`` and ``report.html``.
+        metrics: by name, whether higher is better, as ``{"accuracy": True, "loss": False}``; or ``Metric`` objects.
+            Arms are judged by the primary metric, or else the first.
+        margin: largest difference that counts as equal; default 1 % of the baseline's mean.
+        most: largest number of seeds with ``seeds="auto"``.
+        workers: number of parallel runs. With more than one, ``run`` must be a function of an importable module.
         launcher: ``"local"``, or a scheduler as for ``sepnorm compare --launcher``.
-        title: of the page.
-        quiet: no progress on the error channel.
+        title: title of the page.
+        quiet: print no progress.
 
     Returns:
-        The comparison, whose ``decisions()`` are the verdicts by the name of the arm.
+        The comparison. Its ``decisions()`` are the verdicts by name of the arm.
+
+    Raises:
+        SepNormError: if an argument is wrong, a run failed, or runs return different metrics.
     """
     if not callable(run):
-        raise SepNormError(f"run is a function of an arm, a seed and a folder, found {run!r}.")
+        raise SepNormError(f"run must be a function of an arm, a seed and a folder, found {run!r}.")
     declared = declare(metrics)
     adaptive = seeds == "auto"
     if isinstance(seeds, str) and not adaptive:
@@ -109,20 +128,20 @@ def compare(
 
 
 def declare(metrics: Mapping[str, bool] | Sequence[Metric]) -> Metrics:
-    """The metrics of a user's own; the first is primary unless another one is said to be."""
+    """Builds metrics from the user's argument. The first is primary unless another is marked so."""
     if isinstance(metrics, Mapping):
         for key, better in metrics.items():
             if not isinstance(better, bool):
                 raise SepNormError(
-                    f"metrics says whether more is better: {{{key!r}: True}} or False, found {better!r}."
+                    f"metrics must say whether higher is better, as {{{key!r}: True}} or False, found {better!r}."
                 )
         found = [Metric(str(key), str(key).replace("_", " "), better) for key, better in metrics.items()]
     else:
         found = list(metrics) if isinstance(metrics, Iterable) else []
     if not found or not all(isinstance(metric, Metric) for metric in found):
         raise SepNormError(
-            "metrics says which metrics runs give and whether more is better, as {'accuracy': True, 'loss': False}: name at least "
-            f"one, found {metrics!r}."
+            "metrics must name at least one metric and whether higher is better, such as {'accuracy': True, 'loss': False}, "
+            f"found {metrics!r}."
         )
     if not any(metric.primary for metric in found):
         first = found[0]
@@ -137,7 +156,7 @@ def _several(arms: Sequence[str]) -> list[str]:
 
 
 def _refuse_different(found: Comparison) -> None:
-    """Runs of a comparison give the same metrics."""
+    """Refuses runs that return different metrics."""
     first = found.arms[0]
     wanted = set(next(iter(first.metrics.values())))
     for arm in found.arms:
@@ -150,17 +169,17 @@ def _refuse_different(found: Comparison) -> None:
 
 
 class OwnRecipe:
-    """A run of the user's function as a run of ours: its folder, its random numbers, and its metrics, checked."""
+    """Runs the user's function as a run of ours: folder, seeding, and checks of its metrics."""
 
     def __init__(self, run: Run, required: tuple[str, ...]) -> None:
         self.own, self.required = run, required
 
     def opened(self, base: ArmConfig) -> OwnRecipe:
-        """Nothing is read before a run."""
+        """Returns itself: there is no data to read."""
         return self
 
     def run(self, config: ArmConfig, folder: Path, report: Any = None) -> Outcome:
-        place = folder.parent  # of the whole run; what is in ``folder`` goes when it is finished
+        place = folder.parent  # folder of the whole run; ``folder`` itself is deleted at its end
         which = f"the run of {config.arm}, seed {config.seed}"
         _begin_from(config.seed)
         try:
@@ -171,12 +190,9 @@ class OwnRecipe:
                 "the same call goes on from there",
             ) from None
         except Exception as error:
-            write_text(place / "error.txt", traceback.format_exc())
-            raise RunFailedError(
-                f"{which} raised {type(error).__name__}: {one_line(error)} ({place / 'error.txt'})."
-            ) from error
+            raise record_failure(config, place, error) from error
         metrics = self._checked(found, which)
-        (place / "error.txt").unlink(missing_ok=True)  # of an earlier try
+        (place / "error.txt").unlink(missing_ok=True)  # left by an earlier attempt
         return Outcome(metrics, [], {}, lambda folder: folder.mkdir(parents=True, exist_ok=True))
 
     def _checked(self, found: Any, which: str) -> dict[str, float]:
@@ -204,4 +220,4 @@ def _begin_from(seed: int) -> None:
         import numpy
     except ImportError:
         return
-    numpy.random.seed(seed)  # the generator that older code draws from
+    numpy.random.seed(seed)  # the global generator, which older code uses

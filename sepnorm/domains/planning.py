@@ -1,4 +1,4 @@
-"""From the options of ``compare`` and ``pretrain`` to the config of a run, before anything is read or computed."""
+"""From the options of ``compare`` and ``pretrain`` to the config of a run, before anything is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sepnorm.training.configs import RunConfig, build, check_keys, parse_changes
 
 
 def given_settings(domain: Domain, options: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Settings by options of their own and by ``--set``; one that is given twice, in different ways, is refused.
+    """Settings from options and from ``--set``. A setting with two different values is an error.
 
     Options that the user left out are None.
     """
@@ -32,27 +32,27 @@ def given_settings(domain: Domain, options: Mapping[str, Any], changes: Sequence
 
 
 def refuse_beside(changes: Sequence[str], barred: Mapping[str, str]) -> None:
-    """Refuses settings that ``--set`` may not have here, each with the option that says the same."""
+    """Refuses settings in ``--set`` that have an option of their own here."""
     for key in parse_changes(changes):
         if key in barred:
-            raise SepNormError(f"--set {key}= would be passed over: {barred[key]}.")
+            raise SepNormError(f"--set {key}= has no effect here: {barred[key]}.")
 
 
 def config_of(domain: Domain, preset: str | None, given: Mapping[str, Any], file: Path | None = None) -> RunConfig:
-    """A preset, or the ``config.json`` of a run, with what was given."""
+    """The config from a preset, or from a run's ``config.json``, with the given settings."""
     if file is None:
         return domain.settings(preset, given)
     if preset is not None:
-        raise SepNormError(
-            f"--config {file} and --preset {preset} both say what all settings are: leave one of them out."
-        )
+        raise SepNormError(f"give either --config {file} or --preset {preset}, not both: each sets everything.")
     cls = _config_class(domain)
     config: RunConfig = build(cls, _read(file, cls, domain) | check_keys(cls, given))
     return config
 
 
 def default_folder(verb: str, domain: Domain, preset: str | None, given: Mapping[str, Any], config: RunConfig) -> str:
-    """``compare-images-demo``; with data of the user's, or a preset, by their names, so that two do not meet."""
+    """Name of the default folder, as ``compare-images-demo``; includes the user's data and preset, so that names
+    differ.
+    """
     data = given.get("data")
     parts = [verb, domain.name]
     if data is not None or preset is None:
@@ -81,6 +81,6 @@ def _read(file: Path, cls: type[RunConfig], domain: Domain) -> dict[str, Any]:
         raise SepNormError(f"{file} holds no settings: give the config.json of a run.")
     if unknown := [key for key in found if key not in cls.model_fields]:
         raise SepNormError(
-            f"{file} is no config of {domain.name}: it has the setting {unknown[0]!r}, which a run of {domain.name} has not."
+            f"{file} is no config of {domain.name}: it has the setting {unknown[0]!r}, which {domain.name} does not have."
         )
     return found

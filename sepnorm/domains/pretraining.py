@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Run:
-    """A finished run: its folder, what was used, what came out, and whether it had been finished before."""
+    """A finished run.
+
+    Args:
+        domain: name of the domain.
+        folder: the run's folder.
+        config: its config.
+        metrics: its metrics by name.
+        before: whether it was finished before this call.
+    """
 
     domain: str
     folder: Path
@@ -33,11 +41,15 @@ class Run:
 
     @property
     def model(self) -> Path:
-        """The folder of the trained model."""
+        """Folder of the trained model."""
         return self.folder / "model"
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as text and numbers, for JSON."""
+        """The run as a dictionary for JSON.
+
+        Returns:
+            Folder, model, config and metrics.
+        """
         return {
             "folder": str(self.folder),
             "model": str(self.model),
@@ -46,22 +58,26 @@ class Run:
         }
 
     def next_commands(self) -> list[str]:
-        """What one may want to type now."""
+        """Suggests commands to run next.
+
+        Returns:
+            Command lines.
+        """
         return [f"sepnorm {line}" for line in open_domain(self.domain).next_commands(self.folder, self.config)]
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """A run that was looked at and is not begun."""
+    """A run that is checked and not begun."""
 
     domain: Domain
     config: RunConfig
     folder: Path
-    look: Look | None  #: None where the folder holds a finished run
+    look: Look | None  # None if the folder holds a finished run
 
     @property
     def line(self) -> str:
-        """What is trained on what, in one line."""
+        """The run in one line."""
         return "" if self.look is None else f"{self.look.line(self.config)} Norm: {self.config.arm}."
 
 
@@ -73,9 +89,10 @@ def plan_run(
     folder: Path | None = None,
     file: Path | None = None,
 ) -> PlannedRun:
-    """From options to a config and a folder; what cannot work is refused here, before torch is imported.
+    """Plans a run: config and folder. Refuses what cannot work before torch is imported.
 
-    ``given`` by options of their own, others as ``key=value``; ``file`` is a run's ``config.json`` instead of a preset.
+    ``given`` are settings from options, ``changes`` from ``key=value``; ``file`` is a run's ``config.json`` instead of
+    a preset.
     """
     known = open_domain(domain)
     settings = given_settings(known, given, changes)
@@ -96,10 +113,22 @@ def pretrain(
     resume: bool = False,
     start: Callable[[str, int], Report | None] | None = None,
 ) -> Run | None:
-    """One run of a preset with changes: ``given`` by options of their own, others as ``key=value``.
+    """Does one run: trains a model, evaluates it and saves it. A finished run is only read.
 
-    ``start(arm, seed)`` gives what is called while the run trains. Of several processes that torchrun or accelerate started
-    only the first gives the run.
+    Args:
+        domain: ``images``, ``text``, ``molecules`` or another installed domain.
+        preset: name of a preset; None for ``demo``.
+        given: settings by name, such as ``{"norm": "bn+ln", "seed": 0}``.
+        changes: further settings as ``key=value``.
+        folder: the run's folder; default one below ``runs``.
+        resume: continue an unfinished run in the folder; else it is an error.
+        start: ``start(arm, seed)`` returns a function to call during training, or None.
+
+    Returns:
+        The run. With several processes (torchrun, accelerate) only rank 0 returns it, others None.
+
+    Raises:
+        SepNormError: if a setting or the data cannot be used, or the folder holds another or an unfinished run.
     """
     return perform_run(plan_run(domain, preset, given, changes, folder), resume, start)
 
@@ -107,20 +136,21 @@ def pretrain(
 def perform_run(
     planned: PlannedRun, resume: bool = False, start: Callable[[str, int], Report | None] | None = None
 ) -> Run | None:
-    """Does a run that was planned, unless it is finished."""
+    """Does a planned run, unless it is finished."""
     from sepnorm.distributed import rank
     from sepnorm.experiment.runs import finished, perform
     from sepnorm.training.devices import check_device
+    from sepnorm.training.sharding import check_sharding
 
     config, folder = planned.config, planned.folder
     check_device(config.device, config.precision)
+    check_sharding(config)
     before = finished(config, folder)
     if not before:
         begun = (folder / "config.json").is_file()
-        if begun and not resume and rank() == 0:  # for another the first may have begun already
+        if begun and not resume and rank() == 0:  # on other ranks, rank 0 may have begun it already
             raise SepNormError(
-                f"{folder} holds a run that is not finished, and nothing of it is lost: add --resume to go on with it, or name "
-                "another folder by --out."
+                f"{folder} holds an unfinished run: add --resume to continue it, or choose another folder with --out."
             )
         planned.domain.check([config])
         recipe = planned.domain.recipe(config)
@@ -132,7 +162,7 @@ def perform_run(
             raise InterruptedRunError(error.what, "--resume makes the same command go on from there") from None
         except SepNormError:
             if rank() == 0 and not begun:
-                with suppress(SepNormError), locked(folder):  # unless another process has begun it in the meantime
+                with suppress(SepNormError), locked(folder):  # unless another process has begun it meanwhile
                     _clear_unbegun(folder)
             raise
     if rank():
@@ -142,8 +172,8 @@ def perform_run(
 
 
 def _clear_unbegun(folder: Path) -> None:
-    """Leaves nothing to resume of a run that never came to a checkpoint."""
-    from sepnorm.training.trainer import last_checkpoint
+    """Removes the files of a run that has no checkpoint, so that there is nothing to resume."""
+    from sepnorm.training.checkpoints import last_checkpoint
 
     if last_checkpoint(folder / "checkpoints") is None:
         for name in ("config.json", "environment.json"):

@@ -1,6 +1,6 @@
-"""What frozen features are worth: linear probes with and without a BatchNorm before the head, and weighted nearest neighbours.
+"""Probes of frozen features: linear, with and without a BatchNorm before the head, and weighted nearest neighbours.
 
-Hyper-parameters are chosen on a part of the training set that is held out, never on the test set.
+Hyper-parameters are chosen on a held-out part of the training set, never on the test set.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sepnorm.domains.linear_heads import Heads, Rows
-from sepnorm.domains.logistic import fit_classes
+from sepnorm.domains.logistic import TOLERANCE, fit_classes
 from sepnorm.errors import SepNormError
 from sepnorm.geometry import summary
 
-#: Inverse strengths of the penalty that a linear probe is chosen from.
+#: Inverse penalties from which a linear probe is chosen.
 STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
-_HELD_OUT = 5  # one training sample of a class in so many chooses the penalty
+_HELD_OUT = 5  # one in this many training samples of a class is held out to choose the penalty
 _NEIGHBOURS, _TEMPERATURE = 20, 0.07
 _SCORED = 1024  # samples at a time
-_NEXT_TO_NOTHING = 1e-5  # of the largest variance
+_WIDE = 1e-4  # tolerance of regressions on features of many dimensions
+_NEXT_TO_NOTHING = 1e-5  # relative to the largest variance
 
 
 @dataclass(eq=False)
@@ -38,14 +39,17 @@ class Split:
         if len(self.train_labels.unique()) < 2:
             raise SepNormError("a probe needs at least two classes, and the training images have one.")
         for name, rows in (("training", self.train), ("test", self.test)):
-            if not all(bool(part.isfinite().all()) for part in rows.split(2**16)):  # of a file not all at once
+            # in parts, since features may be a memory-mapped file
+            if not all(bool(part.isfinite().all()) for part in rows.split(2**16)):
                 raise SepNormError(
                     f"the {name} features hold NaN or infinity: the encoder is broken, nothing can be probed."
                 )
 
 
 def choosing(labels: Tensor) -> Tensor:
-    """Which training samples (count,) choose hyper-parameters: one in five of each class, whatever their order."""
+    """Mask (count,) of the training samples that choose hyper-parameters: one in five of each class, in any order of
+    the data.
+    """
     found = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         found[(labels == label).nonzero()[1::_HELD_OUT, 0]] = True  # never all of a class
@@ -54,26 +58,34 @@ def choosing(labels: Tensor) -> Tensor:
     return found
 
 
-def probe(split: Split, kinds: Sequence[str] = ("linear", "knn")) -> dict[str, float]:
-    """Both linear probes as ``linear_*`` and ``linear_bn_*``, and ``knn``."""
+def probe(split: Split, kinds: Sequence[str] = ("linear", "knn"), wide: bool = False) -> dict[str, float]:
+    """Scores of the probes in ``kinds``: ``linear_scores`` and ``knn``."""
     found: dict[str, float] = {}
     if "linear" in kinds:
-        found |= both_linear_probes(split)[0]
+        found |= linear_scores(split, wide)[0]
     if "knn" in kinds:
         found["knn"] = knn_probe(split)
     return found
 
 
-def both_linear_probes(split: Split) -> tuple[dict[str, float], Tensor]:
-    """The scores of both as ``linear_*`` and ``linear_bn_*``, and whether the first has each test sample right (count,)."""
-    plain, standardised = linear_probes(split, [False, True])
-    scores = {f"linear_{key}": value for key, value in plain.scores.items() if key != "penalty"}
-    scores |= {f"linear_bn_{key}": value for key, value in standardised.scores.items() if key != "penalty"}
-    return scores, plain.right
+def linear_scores(split: Split, wide: bool = False) -> tuple[dict[str, float], Tensor]:
+    """Scores ``linear_*`` and ``linear_bn_*``, and whether the first probe is right on each test sample (count,).
+
+    ``wide`` is for features of many dimensions, such as moments: no second probe, and a looser tolerance.
+    """
+    names = ["linear"] if wide else ["linear", "linear_bn"]
+    probes = linear_probes(split, [name == "linear_bn" for name in names], _WIDE if wide else TOLERANCE)
+    scores = {
+        f"{name}_{key}": value
+        for name, each in zip(names, probes, strict=True)
+        for key, value in each.scores.items()
+        if key != "penalty"
+    }
+    return scores, probes[0].right
 
 
 def shape(rows: Tensor) -> dict[str, float]:
-    """The figures of geometry that go beside a probe, of features (count, dim)."""
+    """Measures of geometry to report beside a probe, for features (count, dim)."""
     found = summary(rows)
     return {
         "uniformity": found.uniformity,
@@ -83,37 +95,40 @@ def shape(rows: Tensor) -> dict[str, float]:
 
 
 def linear_probe(split: Split, *, standardise: bool) -> dict[str, float]:
-    """Accuracy of logistic regression: ``top1``, and ``top5`` where there are more than five classes.
+    """Accuracy of logistic regression: ``top1``, and ``top5`` with more than five classes.
 
-    ``standardise`` scales each dimension by the training statistics first, as a BatchNorm without affine before the head
-    does. Without it the features are scaled by one number in all, so that the penalty means the same for every encoder.
+    ``standardise`` first scales each dimension by training statistics, as a BatchNorm without affine before the head
+    does. Without it one factor scales all features, so that the penalty means the same for every encoder.
     """
     return linear_probes(split, [standardise])[0].scores
 
 
 @dataclass(frozen=True, eq=False)
 class LinearProbe:
-    """What ``linear_probe`` gives, and whether the label of each test sample (count,) has the highest output."""
+    """Scores of ``linear_probe``, and whether each test sample (count,) is classified correctly."""
 
     scores: dict[str, float]
     right: Tensor
 
 
-def linear_probes(split: Split, standardise: Sequence[bool]) -> list[LinearProbe]:
-    """What ``linear_probe`` finds for each value of ``standardise``, in the same passes over the features."""
+def linear_probes(split: Split, standardise: Sequence[bool], tolerance: float = TOLERANCE) -> list[LinearProbe]:
+    """Fits ``linear_probe`` for each value of ``standardise``, in the same passes over the features.
+
+    A regression ends when about the share ``tolerance`` of its objective remains to gain.
+    """
     rows = Rows(split.train)
     classes, labels = split.train_labels.unique(return_inverse=True)
     held_out = choosing(labels)
     tried = [(each, strength) for each in standardise for strength in STRENGTHS]
     forms = torch.stack([rows.own_scale() if each else rows.overall_scale() for each, _ in tried])
     kept, left = (~held_out).nonzero()[:, 0], held_out.nonzero()[:, 0]
-    heads = fit_classes(rows, labels[kept], forms, [strength for _, strength in tried], kept)
+    heads = fit_classes(rows, labels[kept], forms, [strength for _, strength in tried], kept, tolerance=tolerance)
     scores = _hits(heads, split.train[left], labels[left], 1).double().mean(1).tolist()
     best = [
         max((i for i, (form, _) in enumerate(tried) if form == each), key=lambda i: (scores[i], -tried[i][1]))
         for each in standardise
     ]
-    heads = fit_classes(rows, labels, forms[best], [tried[i][1] for i in best], start=heads[best])
+    heads = fit_classes(rows, labels, forms[best], [tried[i][1] for i in best], start=heads[best], tolerance=tolerance)
     known = torch.where(torch.isin(split.test_labels, classes), torch.searchsorted(classes, split.test_labels), -1)
     hits = {k: _hits(heads, split.test, known, k) for k in ((1, 5) if len(classes) > 5 else (1,))}
     return [
@@ -126,7 +141,7 @@ def linear_probes(split: Split, standardise: Sequence[bool]) -> list[LinearProbe
 
 
 def knn_probe(split: Split, k: int = _NEIGHBOURS) -> float:
-    """Accuracy of the k nearest training samples by cosine, each voting with exp(cosine / 0.07) (Wu et al., CVPR 2018)."""
+    """Accuracy of the k nearest training samples by cosine, with weights exp(cosine / 0.07) (Wu et al., CVPR 2018)."""
     train, test = F.normalize(split.train.float(), dim=1), F.normalize(split.test.float(), dim=1)
     k = min(k, len(train))
     classes, numbers = split.train_labels.unique(return_inverse=True)
@@ -139,15 +154,15 @@ def knn_probe(split: Split, k: int = _NEIGHBOURS) -> float:
 
 
 def centred(fitted: Tensor, rows: Tensor) -> Tensor:
-    """``rows`` (count, dim) without the mean of ``fitted`` (samples, dim): the least that can be done without training."""
+    """``rows`` (count, dim) minus the mean of ``fitted`` (samples, dim): the simplest correction without training."""
     return rows - fitted.double().mean(0).to(rows.dtype)
 
 
 def whitened(fitted: Tensor, rows: Tensor) -> Tensor:
-    """``rows`` (count, dim) made free of correlation by the mean and covariance of ``fitted`` (samples, dim).
+    """Whitens ``rows`` (count, dim) by the mean and covariance of ``fitted`` (samples, dim).
 
-    What can be done for embeddings that have collapsed without any training (Su et al., 2021). Directions in which ``fitted``
-    has next to no variance are left out, as whitening would only enlarge noise there.
+    This repairs collapsed embeddings without training (Su et al., 2021). Directions in which ``fitted`` has almost no
+    variance are dropped, since whitening would only amplify noise there.
     """
     mean = fitted.double().mean(0)
     values, vectors = torch.linalg.eigh(torch.cov((fitted.double() - mean).T))
@@ -156,7 +171,7 @@ def whitened(fitted: Tensor, rows: Tensor) -> Tensor:
 
 
 def _hits(heads: Heads, features: Tensor, labels: Tensor, k: int) -> Tensor:
-    """(heads, count): whether each head has the label of each row among its ``k`` highest outputs."""
+    """(heads, count): whether the label of a row is among the ``k`` highest outputs of a head."""
     found = []
     for rows, wanted in zip(features.split(_SCORED), labels.split(_SCORED), strict=True):
         best = heads.outputs(rows).topk(k, dim=2).indices

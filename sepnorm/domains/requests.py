@@ -1,4 +1,4 @@
-"""What commands on saved models were asked for, refused without torch where it cannot be done."""
+"""Checks of the arguments of verbs on saved models. They need no torch, so mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -12,46 +12,58 @@ from sepnorm.errors import SepNormError, require_known
 from sepnorm.files import require_writable
 from sepnorm.training.notation import check_sites, norm_name
 
-#: How the tokens of an input become one vector.
-POOLINGS = ("cls", "mean")
-#: What embeddings are written to.
+#: Ways to turn tokens into one vector: the keys of ``sepnorm.pooling.registry.POOLINGS``, known here without torch.
+POOLINGS = ("cls", "mean", "cls+mean", "moments")
+#: Poolings that need a [CLS].
+NEED_CLS = ("cls", "cls+mean")
+#: Words that stand for several poolings.
+_SEVERAL = {"both": ("cls", "mean"), "all": POOLINGS}
+#: File formats of embeddings that ``embed`` writes.
 FORMATS = (".parquet", ".npy")
 
 
 def is_vectors(target: str) -> bool:
-    """Whether a target of ``diagnose`` is a file of embeddings, and no model."""
+    """Whether a target is a file of embeddings rather than a model."""
     return Path(target).suffix.lower() in VECTORS and not Path(target).is_dir()
 
 
 def check_embedding(model: str, data: str, out: Path, pooling: str) -> None:
-    """For ``embed``."""
+    """Refuses arguments of ``embed`` that cannot work."""
     if out.suffix.lower() not in FORMATS:
         raise SepNormError(f"embeddings are written to {' or '.join(FORMATS)} files, found {out.name}: change --out.")
     require_known("pooling", pooling, (*POOLINGS, "healed"))
     folder = Path(find_model(model))
     if pooling == "healed" and not (folder / "healing.npz").is_file():
-        raise SepNormError(f"{model} is no folder that heal wrote: take --pooling cls or mean.")
+        raise SepNormError(
+            f"{model} was not written by heal: use --pooling {', '.join(POOLINGS[:-1])} or {POOLINGS[-1]}."
+        )
     require_here(data)
     require_writable(out.parent)
 
 
+def poolings_of(said: str) -> tuple[str, ...]:
+    """The poolings that ``--pooling`` of ``evaluate`` names: a list with commas, ``both`` (cls and mean) or ``all``."""
+    names = [name.strip() for name in said.split(",") if name.strip()]
+    found = [each for name in names for each in _SEVERAL.get(name, (name,))]
+    return tuple(dict.fromkeys(require_known("pooling", name, (*POOLINGS, *_SEVERAL)) for name in found))
+
+
 def check_evaluation(model: str, data: str | None, pooling: str, out: Path | None = None) -> None:
-    """For ``evaluate``."""
+    """Refuses arguments of ``evaluate`` that cannot work."""
     if out is not None:
         require_writable(out)
-    if pooling:
-        require_known("pooling", pooling, (*POOLINGS, "both"))
+    poolings_of(pooling)
     find_model(model)
     if data is not None:
         require_here(data)
 
 
 def check_conversion(model: str, data: str, out: Path, norm: str, sites: str) -> None:
-    """For ``convert``."""
+    """Refuses arguments of ``convert`` that cannot work."""
     norm_name(norm)
     check_sites(sites)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SepNormError(f"{out} is there already and not empty: name a new folder by --out.")
+        raise SepNormError(f"{out} already exists and is not empty: choose a new folder with --out.")
     require_writable(out)
     find_model(model)
     require_here(data)
@@ -60,25 +72,24 @@ def check_conversion(model: str, data: str, out: Path, norm: str, sites: str) ->
 def check_diagnosis(
     target: str, data: str | None, column: str | None, label: str | None, max_samples: int | None
 ) -> None:
-    """For ``diagnose``."""
+    """Refuses arguments of ``diagnose`` that cannot work."""
     if max_samples is not None and max_samples < 2:
-        raise SepNormError(f"max_samples is at least 2, since pairs are compared, found {max_samples}.")
+        raise SepNormError(f"max_samples must be at least 2, because pairs are compared, found {max_samples}.")
     if is_vectors(target):
         require_here(target, "file")
         if data is not None:
-            raise SepNormError(f"{target} holds embeddings already: --data is for models, leave it out.")
+            raise SepNormError(f"{target} is a file of embeddings: leave out --data, which is for models.")
         EmbeddingFile(target, column, label).look()
         return
     if label is not None:
         raise SepNormError(
-            "--label names a column of a file of embeddings; for a model the labels are those of the data."
+            "--label is only for files of embeddings: leave it out, the labels of a model come from its data."
         )
     if data is not None or looks_like_path(target):
         find_model(target, "file or folder")
     if data is None:
         raise SepNormError(
-            f"{target} is taken for a model, which must be run on something: add --data, such as a text file, "
-            "a table or a folder of images."
+            f"{target} is opened as a model, which needs data: add --data with a text file, a table or a folder of images."
         )
     require_here(data)
 
@@ -86,15 +97,15 @@ def check_diagnosis(
 def check_healing(
     target: str, data: str | None, test: str | None, column: str | None, label: str | None, out: Path
 ) -> None:
-    """For ``heal``."""
+    """Refuses arguments of ``heal`` that cannot work."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SepNormError(f"{out} is there already and not empty: name a new folder by --out.")
+        raise SepNormError(f"{out} already exists and is not empty: choose a new folder with --out.")
     require_writable(out)
     if is_vectors(target):
         for given, name in ((data, "--data"), (test, "--test")):
             if given is not None:
                 raise SepNormError(
-                    f"{name} is for models, and {target} holds vectors: leave it out, labels are read with them."
+                    f"{name} is for models, and {target} is a file of vectors: leave it out, labels are read from the file."
                 )
     if test is not None:
         require_here(test, "file")
@@ -102,7 +113,7 @@ def check_healing(
 
 
 def check_export(model: str, out: Path) -> None:
-    """For ``export``."""
+    """Refuses arguments of ``export`` that cannot work."""
     if out.suffix.lower() != ".onnx":
         raise SepNormError(f"a model is exported to a .onnx file, found {out.name}: change --out.")
     if any(find_spec(name) is None for name in ("onnx", "onnxscript")):

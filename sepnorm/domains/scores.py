@@ -1,4 +1,4 @@
-"""``sepnorm compare scores``: the statistics and the page for scores that exist."""
+"""``sepnorm compare scores``: statistics and page for scores that exist already."""
 
 from __future__ import annotations
 
@@ -26,13 +26,22 @@ def compare_scores(
     margin: float | None = None,
     baseline: str | None = None,
 ) -> tuple[Comparison, Path]:
-    """Compares the arms of a table, and writes results and page to a folder; gives the page's path too.
+    """Compares the arms of a table of scores, and writes results and a page.
 
     Args:
-        table: a CSV, TSV, JSON or parquet file with columns ``arm``, ``seed`` and either ``metric`` and ``value``, or one a metric.
-        metrics: whether more is better, by name; the first is what arms are judged by.
-        margin: the difference that is practically none; by default 1 % of the baseline's mean.
-        baseline: the arm that others are compared with; by default the first of the table.
+        table: a CSV, TSV, JSON or parquet file with columns ``arm`` and ``seed``, and either ``metric`` and ``value``,
+            or a column for each metric.
+        out: folder for ``results.json`` and ``report.html``.
+        metrics: by name, whether higher is better; or ``Metric`` objects. Arms are judged by the primary one, or else
+            the first.
+        margin: largest difference that counts as equal; default 1 % of the baseline's mean.
+        baseline: name of the arm to compare with; default the first one in the table.
+
+    Returns:
+        The comparison and the path of the page.
+
+    Raises:
+        SepNormError: if the table lacks a column, an arm or a metric, or arms share no seed.
     """
     declared = declare(metrics)
     path = Path(table)
@@ -40,7 +49,7 @@ def compare_scores(
     if baseline is not None and baseline not in values:
         raise SepNormError(f"{path} has no arm {baseline!r}: it has {', '.join(values)}.{nearest(baseline, values)}")
     if len(values) < 2:
-        raise SepNormError(f"{path} has one arm, {next(iter(values))!r}, and a comparison has at least two.")
+        raise SepNormError(f"{path} has only one arm, {next(iter(values))!r}: a comparison needs at least two.")
     primary = next(metric.key for metric in declared.declared if metric.primary)
     known = {key for runs in values.values() for scores in runs.values() for key in scores}
     if primary not in known:
@@ -106,7 +115,7 @@ def _seed(cell: Any, where: str) -> int:
 
 
 def _value(cell: Any, key: str, where: str, strict: bool) -> float | None:
-    """The number in a cell; an empty one, or a column of words beside the metrics, is None."""
+    """The number in a cell; None for an empty cell, or for a word in a column that is no metric."""
     if cell is None or cell == "":
         return None
     try:

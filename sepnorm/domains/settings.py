@@ -1,4 +1,4 @@
-"""Presets and settings of a domain, with what each means: read off the config class and the comments beside its fields."""
+"""Tables of presets and settings for ``sepnorm presets``. A setting's meaning is the comment beside its field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WIDTH = 118
 
 
 def preset_table(domain: Domain) -> str:
-    """A line for each preset: its name, its data and how long it trains."""
+    """One line for each preset: its name, its data and how long it trains."""
     rows = []
     for name, config in domain.presets.items():
         steps = (
@@ -24,7 +24,7 @@ def preset_table(domain: Domain) -> str:
 
 
 def setting_table(domain: Domain) -> str:
-    """A line or more for each setting: its name, its value in each preset, and what it means."""
+    """One entry for each setting: its name, its value in each preset, and its meaning."""
     cls = type(next(iter(domain.presets.values())))
     meanings = meanings_of(cls)
     lines = []
@@ -39,14 +39,14 @@ def setting_table(domain: Domain) -> str:
 
 
 def meanings_of(cls: type[Any]) -> dict[str, str]:
-    """What a config says of its fields in the comments beside them."""
+    """The comments beside the fields of a config class, by field name."""
     found: dict[str, str] = {}
     for each in reversed(cls.__mro__):
         if not hasattr(each, "model_fields") or each.__module__.startswith("pydantic"):
             continue
         try:
             lines = inspect.getsource(each).splitlines()
-        except (OSError, TypeError):  # a class that was made without a file
+        except (OSError, TypeError):  # the class has no source file
             continue
         name = None
         for line in lines:

@@ -1,4 +1,4 @@
-"""What a user named as a model: a folder here, that of a finished run, or a name of the hub. Looked at without torch."""
+"""Finds the model that a user named: a folder, a finished run or a Hub name. Needs no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".onnx", ".pkl", ".h
 
 
 def find_model(target: str, what: str = "model") -> str:
-    """The folder of a model, of a finished run its model's; a name that may be the hub's, or ``timm:NAME``, as it is."""
+    """The folder of a model; for a finished run, that of its model. A Hub name or ``timm:NAME`` is returned as is."""
     if target.startswith("timm:"):
         if not target.startswith("timm:local-dir:"):
             prepare_hub()
@@ -22,8 +22,8 @@ def find_model(target: str, what: str = "model") -> str:
     if folder.suffix.lower() in _WEIGHTS and not folder.is_dir():
         missing = "" if folder.exists() else f"there is no file {target}, and "
         raise SepNormError(
-            f"{missing}a file of weights alone does not say what model they are of: name a model's folder, with config.json and "
-            "model.safetensors, as model.save_pretrained(folder) or sepnorm.save(model, folder) write it."
+            f"{missing}a file of weights does not define a model: give the folder of a model, with config.json and "
+            "model.safetensors, as written by model.save_pretrained(folder) or sepnorm.save(model, folder)."
         )
     require_here(target, what)
     if folder.exists() and not folder.is_dir():
@@ -44,20 +44,20 @@ def find_model(target: str, what: str = "model") -> str:
 
 
 def _refuse_decoders(target: str, settings: Path) -> None:
-    """T5, BART and others that give their hidden states by way of a decoder; damaged settings are told when they are opened."""
+    """Refuses T5, BART and others whose hidden states come from a decoder. Damaged settings are reported on opening."""
     try:
         found = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
     except (OSError, ValueError, RecursionError):
         return
     if isinstance(found, dict) and found.get("is_encoder_decoder") is True:
         raise SepNormError(
-            f"{target} is an encoder with a decoder (model type {found.get('model_type')!r}), which gives no [CLS]: name one "
-            "without, such as BERT, RoBERTa, MPNet or ViT."
+            f"{target} is an encoder-decoder model (model type {found.get('model_type')!r}), which has no [CLS]: use an encoder "
+            "such as BERT, RoBERTa, MPNet or ViT."
         )
 
 
 def _require_cached(name: str) -> None:
-    """Where the hub cannot be asked, refuses a name that its cache does not hold, before anything heavy is imported."""
+    """If the Hub cannot be reached, refuses a name that its cache does not hold, before heavy imports."""
     if prepare_hub():
         return
     from huggingface_hub import try_to_load_from_cache

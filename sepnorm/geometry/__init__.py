@@ -1,10 +1,9 @@
-"""How embeddings lie in space: measures of collapse, each with its definition.
+"""Measures of collapse: how embeddings are spread in space, each with its definition and paper.
 
-All take embeddings (samples, dimensions) as a torch tensor or a NumPy array, also one that is mapped from a file, and compute
-in double precision, reading the rows once in parts. What is computed over *pairs* of embeddings is computed over all pairs
-of a sample of 8,192 rows, chosen by a seed, where there are more; the result says so and has its standard error. Rows that
-hold NaN or infinity are left out with a warning; vectors of length zero have no direction and are left out of what compares
-directions.
+Every function takes embeddings (samples, dimensions) as a torch tensor, a NumPy array (also memory-mapped) or lists of
+numbers. It reads them once, in parts, and computes in double precision. Measures over *pairs* use all pairs of a random
+sample of 8,192 embeddings where there are more, and return their standard error. Embeddings with NaN or infinity are
+left out with a warning. Zero vectors have no direction and are left out of cosines and distances.
 """
 
 from sepnorm.geometry.measures import (

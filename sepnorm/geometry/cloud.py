@@ -1,7 +1,7 @@
-"""A cloud of vectors seen once, part by part: what every measure in ``sepnorm.geometry`` is computed from.
+"""Streaming statistics of embeddings, from which all measures of ``sepnorm.geometry`` are computed.
 
-Nothing here keeps all the vectors. Memory grows with the square of the dimension and with the size of the sample, and the
-result does not depend on how the vectors were divided into parts (beyond rounding).
+Embeddings are seen once, part by part, and not kept. Memory grows with the square of the dimension and with the size
+of the sample. Up to rounding, the result does not depend on how the embeddings are divided into parts.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from torch import Tensor
 from sepnorm.arguments import whole
 from sepnorm.errors import SepNormError, SepNormWarning
 
-SAMPLE = 8192  # vectors that measures over pairs are computed from: 33 million pairs
-_HASHED = 4_000_000  # duplicates are looked for among this many vectors
+SAMPLE = 8192  # embeddings in the sample for measures over pairs: 33 million pairs
+_HASHED = 4_000_000  # duplicates are counted among this many embeddings
 
 
 class Triangle:
-    """The triangular factor R of a QR decomposition of all rows, with a column of ones before them.
+    """The triangular factor R of a QR decomposition of all rows, with a leading column of ones.
 
-    R holds all that is needed of the rows for anything that rotations leave alone: the singular values of the rows are
-    those of R without its first column, and of the *centred* rows those of R without its first column and row. It is
-    built by decomposing R stacked on the next rows, which does not square the condition number as a Gram matrix does.
+    R holds everything about the rows that rotations do not change. Without its first column, R has the singular values
+    of the rows; without its first column and row, those of the *centred* rows. It is updated by decomposing R stacked
+    on the next rows. Unlike a Gram matrix, this does not square the condition number.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.varies = False  # whether any row differs from the first: rounding would say so of equal ones
+        self.varies = False  # whether any row differs from the first (R cannot tell, for rounding)
         self._first: Tensor | None = None
         self._r: Tensor | None = None
         self._waiting: list[Tensor] = []
 
     def add(self, rows: Tensor) -> None:
+        """Adds rows (count, dim)."""
         self.count += rows.shape[0]
         if not self.varies and rows.shape[0]:
             self._first = rows[0].clone() if self._first is None else self._first
@@ -45,6 +46,7 @@ class Triangle:
             self._reduce()
 
     def _reduce(self) -> Tensor:
+        """R, with all waiting rows included."""
         if self._waiting:
             rows = torch.cat(self._waiting)
             rows = torch.cat([rows.new_ones(rows.shape[0], 1), rows], dim=1)
@@ -55,7 +57,7 @@ class Triangle:
         return self._r
 
     def singular_values(self, center: bool = False, dimensions: Sequence[int] | None = None) -> Tensor:
-        """All min(count, dim) of them, largest first, of all dimensions or of some."""
+        """All min(count, dim) singular values, largest first, optionally of centred rows or of some dimensions."""
         r = self._reduce()
         if dimensions is not None:
             r = r[:, [0, *(i + 1 for i in dimensions)]]
@@ -67,29 +69,30 @@ class Triangle:
 
     @property
     def mean(self) -> Tensor:
+        """Mean per dimension (dim,)."""
         r = self._reduce()
         return r[0, 1:] / r[0, 0]
 
     @property
     def variance(self) -> Tensor:
-        """Per dimension, unbiased."""
+        """Unbiased variance per dimension (dim,)."""
         return self._reduce()[1:, 1:].square().sum(0) / max(self.count - 1, 1)
 
     def scales(self, center: bool = False) -> Tensor:
-        """The root of the sum of squares of every dimension, as it is or centred, as a share of the largest value in R."""
+        """Root of the sum of squares per dimension (dim,), centred or not, relative to the largest value in R."""
         r = self._reduce()[1:, 1:] if center else self._reduce()[:, 1:]
         return (r / r.abs().max().clamp(min=torch.finfo(torch.float64).tiny)).square().sum(0).sqrt()
 
     def dead(self, below: float) -> int:
-        """How many dimensions deviate by less than ``below`` times the root mean square of all values."""
+        """Number of dimensions whose standard deviation is below ``below`` times the root mean square of all values."""
         r = self._reduce()[:, 1:]
-        r = r / r.abs().max().clamp(min=torch.finfo(torch.float64).tiny)  # so that no square overflows or vanishes
+        r = r / r.abs().max().clamp(min=torch.finfo(torch.float64).tiny)  # so that no square overflows or underflows
         variance = r[1:].square().sum(0) / max(self.count - 1, 1)
         return int((variance <= below**2 * (r[0].square() / self.count + variance).mean()).sum())
 
 
 class Directions:
-    """Sums over vectors scaled to length one: the mean cosine of all pairs, and what each dimension has in it."""
+    """Sums over unit-length embeddings: the mean cosine of all pairs, and the contribution of each dimension."""
 
     def __init__(self, dim: int) -> None:
         self.count = self.zeros = 0
@@ -98,6 +101,7 @@ class Directions:
         self.lengths = torch.zeros(2, dtype=torch.float64)  # sum, sum of squares
 
     def add(self, rows: Tensor) -> None:
+        """Adds rows (count, dim)."""
         unit, lengths = to_unit(rows)
         self.zeros += rows.shape[0] - unit.shape[0]
         self.count += unit.shape[0]
@@ -106,17 +110,18 @@ class Directions:
         self.lengths += torch.stack([lengths.sum(), lengths.square().sum()])
 
     def contributions(self) -> Tensor:
-        """What each dimension adds to the mean cosine of all pairs of different vectors; the sum is that cosine."""
+        """What each dimension adds to the mean cosine of all pairs (dim,); the sum is the mean cosine."""
         pairs = self.count * (self.count - 1)
         return (self.total.square() - self.squares) / pairs
 
     @property
     def mean_cosine(self) -> float:
+        """Mean cosine of all pairs of different embeddings."""
         return max(-1.0, min(float(self.contributions().sum()), 1.0))
 
 
 class Sample:
-    """``size`` of the vectors, each with the same chance, chosen by a seed and by their number alone."""
+    """A uniform random sample of ``size`` embeddings. It depends only on the seed and on the order of arrival."""
 
     def __init__(self, size: int = SAMPLE, seed: int = 0) -> None:
         size, seed = whole(size, "max_samples"), whole(seed, "seed")
@@ -131,7 +136,7 @@ class Sample:
         self._limit = torch.iinfo(torch.int64).max
 
     def add(self, rows: Tensor) -> Tensor:
-        """Takes (count, dim) into account; returns the numbers of those that are in the sample for now."""
+        """Offers rows (count, dim) to the sample; returns the row numbers of those that are in it so far."""
         numbers = torch.arange(self.seen, self.seen + rows.shape[0])
         self.seen += rows.shape[0]
         keys = _mixed(numbers, self.seed)
@@ -155,29 +160,30 @@ class Sample:
 
     @property
     def rows(self) -> Tensor:
+        """The sampled rows (size, dim), in order of arrival."""
         self._cut()
         return self._rows[0]
 
     @property
     def numbers(self) -> Tensor:
-        """Which vectors they are, counted from 0 in the order of arrival."""
+        """Row numbers of the sample, counted from 0 in order of arrival."""
         self._cut()
         return self._numbers[0]
 
 
 class Cloud:
-    """All of the above in one pass, with what is wrong with the input counted: NaN, zero vectors, duplicates."""
+    """All statistics in one pass, with counts of bad input: NaN, zero vectors, duplicates. Feed it by ``add``."""
 
     def __init__(self, sample: int = SAMPLE, seed: int = 0) -> None:
         self.dim = self.count = self.nonfinite = 0
         self.triangle = Triangle()
         self.directions = Directions(0)
         self.sample = Sample(sample, seed)
-        # in one piece: small tensors that stay would keep the allocator from giving back the large ones between them
+        # one large tensor: many small ones would fragment memory, and large ones between them could not be freed
         self._hashes = torch.empty(_HASHED, dtype=torch.int64)
 
     def add(self, rows: Tensor) -> Tensor:
-        """Takes (count, dim) into account; returns the numbers of those that are in the sample for now."""
+        """Adds rows (count, dim); returns the row numbers of those that are in the sample so far."""
         if self.dim == 0:
             self.dim = rows.shape[1]
             self.directions = Directions(self.dim)
@@ -186,12 +192,12 @@ class Cloud:
                 f"vectors of {rows.shape[1]} dimensions came after vectors of {self.dim}: all must have the same number."
             )
         rows = rows.detach().to("cpu")
-        if rows.dtype in (torch.float16, torch.bfloat16):  # of the same numbers, and more can be computed with them
+        if rows.dtype in (torch.float16, torch.bfloat16):  # exact, and all operations support it
             rows = rows.float()
         finite = rows.isfinite().all(1)
         if not finite.all():
             self.nonfinite += int((~finite).sum())
-        # the sample counts every row, so that its numbers are row numbers; what is not finite is taken out at the end
+        # the sample counts every row, so that its numbers are row numbers; ``sampled`` drops non-finite rows later
         kept = self.sample.add(rows)
         rows = rows[finite]
         if rows.shape[0] == 0:
@@ -205,32 +211,32 @@ class Cloud:
 
     @property
     def duplicates(self) -> int:
-        """How many vectors are equal to an earlier one (among the first four million)."""
+        """Number of embeddings that equal an earlier one, among the first four million."""
         hashes = self._hashes[: self.count]
         return len(hashes) - len(hashes.unique())
 
     def sampled(self) -> tuple[Tensor, Tensor]:
-        """The finite vectors of the sample and their numbers."""
+        """The finite rows of the sample, and their row numbers."""
         rows, numbers = self.sample.rows, self.sample.numbers
         finite = rows.isfinite().all(1)
         return rows[finite], numbers[finite]
 
 
 def to_unit(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors (count, dim) in double precision at length one, without those of length zero, and the lengths of all."""
+    """Rows (count, dim) at unit length in double precision, without zero vectors; and the lengths of all rows."""
     rows = rows.double()
     lengths = rows.norm(dim=1)
     if bool(((lengths > 1e-150) & (lengths < 1e150)).all()):
         return rows / lengths[:, None], lengths
     largest = rows.abs().amax(1).clamp(min=torch.finfo(torch.float64).tiny)
-    scaled = rows / largest[:, None]  # first by the largest, so that no square overflows or vanishes
+    scaled = rows / largest[:, None]  # by the largest value first, so that no square overflows or underflows
     lengths = scaled.norm(dim=1)
     there = lengths > 0
     return scaled[there] / lengths[there, None], lengths * largest
 
 
 def chunks(x: Any) -> Iterator[Tensor]:
-    """The rows of a tensor or array (count, dim) in parts of a few megabytes; a file in memory is read as it goes."""
+    """Yields the rows of a tensor or array (count, dim) in parts of a few megabytes; memory maps are read lazily."""
     x = from_lists(x)
     shape = tuple(getattr(x, "shape", ()))
     if len(shape) != 2:
@@ -251,7 +257,7 @@ def chunks(x: Any) -> Iterator[Tensor]:
 
 
 def from_lists(x: Any) -> Any:
-    """Lists of numbers as a tensor; anything else as it is."""
+    """Lists of numbers as a tensor; other input unchanged."""
     if not isinstance(x, list | tuple):
         return x
     try:
@@ -262,7 +268,7 @@ def from_lists(x: Any) -> Any:
 
 
 def finite_chunks(x: Any) -> Iterator[Tensor]:
-    """As ``chunks``, without rows that hold NaN or infinity: these are counted and warned of, or refused if all are."""
+    """Like ``chunks``, without rows that hold NaN or infinity. Warns of them, and raises if there are no others."""
     left_out = kept = 0
     for part in chunks(x):
         finite = part.isfinite().all(1)
@@ -274,6 +280,7 @@ def finite_chunks(x: Any) -> Iterator[Tensor]:
 
 
 def refuse_or_warn_of_nonfinite(left_out: int, kept: int) -> None:
+    """Raises if no embedding is finite; warns if some are not."""
     if not kept:
         raise SepNormError(f"every one of the {left_out} embeddings holds NaN or infinity: nothing can be measured.")
     if left_out:
@@ -285,9 +292,10 @@ def refuse_or_warn_of_nonfinite(left_out: int, kept: int) -> None:
 
 
 def _from_array(part: Any) -> Tensor:
+    """A part of a NumPy array as a tensor, also bfloat16 and foreign byte orders."""
     import numpy
 
-    if part.dtype.kind == "V" and part.dtype.itemsize == 2:  # how NumPy writes the bfloat16 of other packages
+    if part.dtype.kind == "V" and part.dtype.itemsize == 2:  # bfloat16, for which NumPy has no type
         return torch.from_numpy(numpy.array(part).view(numpy.int16)).view(torch.bfloat16)
     try:
         part = numpy.array(part)  # a copy: a file mapped into memory is read-only
@@ -297,7 +305,7 @@ def _from_array(part: Any) -> Tensor:
 
 
 def _mixed(numbers: Tensor, seed: int) -> Tensor:
-    """A pseudo-random 64-bit number for each number (the mixing of SplitMix64), the same for any division into parts."""
+    """A pseudo-random 64-bit number per number (SplitMix64). It does not depend on the division into parts."""
     z = (numbers + (seed + 1) * 1_000_003 % 2**62) * -7046029254386353131
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
@@ -306,6 +314,6 @@ def _mixed(numbers: Tensor, seed: int) -> Tensor:
 
 def _hashed(rows: Tensor) -> Tensor:
     """A 64-bit hash of each row's bits."""
-    # in words of 16 bits: whole numbers as floats differ in their highest bits only, which a product would keep there
-    bits = (rows + 0.0).contiguous().view(torch.int16).long()  # -0 and 0 are equal
+    # In 16-bit words: integers stored as floats differ only in their high bits, and a product would leave them there.
+    bits = (rows + 0.0).contiguous().view(torch.int16).long()  # + 0.0 turns -0 into 0
     return _mixed(bits @ _mixed(torch.arange(bits.shape[1]), 7), 11)

@@ -1,6 +1,7 @@
-"""Linear maps that better the geometry of embeddings without training: centring, standardising, all-but-the-top, whitening.
+"""Linear maps that improve embeddings without training: centring, standardising, all-but-the-top, whitening.
 
-Each is made from the mean and covariance of a sample, ``x -> W x + b``, and so can be one linear layer behind any encoder.
+Each is ``x -> W x + b``, computed from the mean and covariance of a sample. It can be appended to any encoder as one
+linear layer.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch import Tensor
 from sepnorm.errors import SepNormError
 from sepnorm.geometry.cloud import chunks, from_lists
 
-_ROWS = 16_384  # at a time
-_LEAST = 1e-6  # of the mean variance: smaller ones are rounding, and are not enlarged
+_ROWS = 16_384  # rows processed at a time
+_LEAST = 1e-6  # of the mean variance: smaller variances are rounding and are not scaled up
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,20 +31,20 @@ class LinearMap:
     bias: Tensor
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """(count, in) to (count, out), in double precision and given back in the precision of ``rows``."""
+        """Maps (count, in) to (count, out). Computes in double precision and returns the dtype of ``rows``."""
         if self.scales is not None:
             return (rows.double() * self.scales + self.bias).to(rows.dtype)
         return (rows.double() @ self.weight.T + self.bias).to(rows.dtype)
 
     @cached_property
     def scales(self) -> Tensor | None:
-        """The diagonal of the weight (in,) where nothing else is in it, which needs no product of matrices."""
+        """The diagonal (in,) of a diagonal weight, which saves the matrix product; None for other weights."""
         square = self.weight.shape[0] == self.weight.shape[1]
         diagonal = self.weight.diagonal()
         return diagonal if square and torch.equal(self.weight, diagonal.diag()) else None
 
     def in_single_precision(self) -> Callable[[Tensor], Tensor]:
-        """The same for many rows (count, in) in single precision; what is common to all is taken away in double first."""
+        """The map as a function for many rows (count, in) in float32. A centre is subtracted in double first."""
         if self.scales is not None:
             return lambda rows: self(rows.float())
         centre = torch.linalg.lstsq(self.weight, -self.bias[:, None]).solution[:, 0]
@@ -51,7 +52,7 @@ class LinearMap:
         return lambda rows: (rows.double() - centre).float() @ weight + bias
 
     def transform(self, x: Any) -> Any:
-        """One vector (in,) or many (count, in), a tensor for a tensor and an array for an array, in parts."""
+        """Maps one vector (in,) or many (count, in), in parts. Returns a tensor for a tensor, an array for an array."""
         given = from_lists(x)
         shape = tuple(getattr(given, "shape", ()))
         if len(shape) not in (1, 2) or shape[-1] != self.weight.shape[1]:
@@ -68,16 +69,16 @@ class LinearMap:
 
 
 class Moments:
-    """Count, mean and covariance of rows that come part by part; rows can be taken out again."""
+    """Count, mean and covariance of rows that arrive in parts. Rows can be removed again."""
 
     def __init__(self, dim: int) -> None:
         self.count = 0
-        self._shift: Tensor | None = None  # near the mean, so that little is lost in the difference of large sums
+        self._shift: Tensor | None = None  # near the mean, to avoid cancellation between large sums
         self._sum = torch.zeros(dim, dtype=torch.float64)
         self._products = torch.zeros(dim, dim, dtype=torch.float64)
 
     def add(self, rows: Tensor, sign: int = 1) -> None:
-        """Takes (count, dim) into account, or with ``sign=-1`` out."""
+        """Adds rows (count, dim), or removes them with ``sign=-1``."""
         if self._shift is None:
             self._shift = rows[:_ROWS].double().mean(0)
         for part in rows.split(_ROWS):
@@ -87,7 +88,7 @@ class Moments:
             self._products.addmm_(centred.T, centred, alpha=sign)
 
     def without(self, rows: Tensor) -> Moments:
-        """Those of all other rows."""
+        """Moments of all rows except ``rows``."""
         found = Moments(len(self._sum))
         found.count, found._shift = self.count, self._shift
         found._sum, found._products = self._sum.clone(), self._products.clone()
@@ -96,16 +97,18 @@ class Moments:
 
     @property
     def dim(self) -> int:
+        """Dimension of the rows."""
         return len(self._sum)
 
     @property
     def mean(self) -> Tensor:
+        """Mean (dim,)."""
         assert self._shift is not None
         return self._shift + self._sum / self.count
 
     @property
     def covariance(self) -> Tensor:
-        """(dim, dim), over the number of rows."""
+        """Biased covariance (dim, dim)."""
         mean = self._sum / self.count
         return self._products / self.count - mean[:, None] * mean
 
@@ -116,24 +119,24 @@ class Moments:
 
 
 def nothing(moments: Moments) -> LinearMap:
-    """Leaves embeddings as they are."""
+    """The identity: leaves embeddings as they are."""
     return LinearMap("nothing", torch.eye(moments.dim, dtype=torch.float64), torch.zeros_like(moments.mean))
 
 
 def centring(moments: Moments) -> LinearMap:
-    """Takes the mean away."""
+    """Subtracts the mean."""
     return LinearMap("centre", torch.eye(moments.dim, dtype=torch.float64), -moments.mean)
 
 
 def standardising(moments: Moments) -> LinearMap:
-    """Every dimension to mean 0 and deviation 1; one that hardly varies is left small."""
+    """Scales every dimension to mean 0 and standard deviation 1. Dimensions that hardly vary stay small."""
     variance = moments.covariance.diagonal()
     scale = variance.clamp(min=_LEAST * float(variance.mean())).rsqrt()
     return LinearMap("standardise", scale.diag(), -scale * moments.mean)
 
 
 def all_but_the_top(moments: Moments, count: int) -> LinearMap:
-    """Takes away the mean and the ``count`` strongest directions.
+    """Removes the mean and the ``count`` strongest principal directions.
 
     Mu and Viswanath, "All-but-the-Top: Simple and Effective Postprocessing for Word Representations", ICLR 2018.
     """
@@ -143,17 +146,17 @@ def all_but_the_top(moments: Moments, count: int) -> LinearMap:
 
 
 def whitening(moments: Moments, power: float = 1.0, width: int | None = None) -> LinearMap:
-    """Divides every direction by its deviation to the ``power``: 1 makes all alike, 0 only centres.
+    """Divides each principal direction by its standard deviation to the ``power``: 1 whitens, 0 only centres.
 
-    The covariance is shrunk first (see ``shrinkage``), so that directions that few samples leave uncertain are not enlarged
-    by far. With ``width`` the strongest directions alone are kept, as coordinates; else the axes stay where they were. Su et
-    al., "Whitening Sentence Representations for Better Semantics and Faster Retrieval", 2021.
+    The covariance is shrunk first (see ``shrinkage``), so that directions which few samples leave uncertain are not
+    blown up. With ``width`` only the strongest directions are kept, as coordinates; otherwise the axes stay in place.
+    Su et al., "Whitening Sentence Representations for Better Semantics and Faster Retrieval", 2021.
     """
     values, vectors = moments.directions()
     share, mean_variance = shrinkage(moments), float(values.mean())
     values = (1 - share) * values + share * mean_variance
     scale = values.clamp(min=_LEAST * mean_variance) ** (-power / 2)
-    scale = scale * math.sqrt(mean_variance) ** power  # so that lengths stay about what they were
+    scale = scale * math.sqrt(mean_variance) ** power  # keeps lengths about the same
     if width is None:
         weight = (vectors * scale) @ vectors.T
     else:
@@ -163,9 +166,9 @@ def whitening(moments: Moments, power: float = 1.0, width: int | None = None) ->
 
 
 def shrinkage(moments: Moments) -> float:
-    """How much of the covariance is replaced by its mean variance: the oracle approximating shrinkage (OAS).
+    """Weight of the mean variance in the shrunk covariance, by oracle approximating shrinkage (OAS).
 
-    Between 0 for many samples and 1 for few. Chen et al., "Shrinkage Algorithms for MMSE Covariance Estimation", IEEE
+    From 0 for many samples to 1 for few. Chen et al., "Shrinkage Algorithms for MMSE Covariance Estimation", IEEE
     Transactions on Signal Processing 2010.
     """
     covariance, n, dim = moments.covariance, moments.count, moments.dim

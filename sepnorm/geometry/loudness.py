@@ -1,4 +1,4 @@
-"""A few dimensions of far larger scale than the others: which they are, and how the rest looks without them."""
+"""Loud dimensions: a few of far larger scale than the others, and the measures without them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 from sepnorm.geometry.cloud import Triangle, to_unit
 from sepnorm.geometry.measures import entropy_rank
 
-LOUD = 6.0  # times the median scale: the largest of a thousand normal numbers is five times their median
-_SHARE = 0.01  # of the dimensions may be loud, or three of them
-_LEAST = 8  # dimensions that there are to be
-_SAME = 1e-5  # of the length: single precision leaves less
-_DEAD = 1e-3  # of the root mean square: others that are below have no scale to compare with
+LOUD = 6.0  # times the median scale; the largest of a thousand normal numbers is at five times their median
+_SHARE = 0.01  # at most this share of the dimensions, or three, can be loud
+_LEAST = 8  # with fewer dimensions none is loud
+_SAME = 1e-5  # relative distance of equal vectors: more than rounding in float32
+_DEAD = 1e-3  # a median scale below this share of the root mean square is no scale to compare with
 
 
 class Loudness(NamedTuple):
-    """Loud dimensions, their share of the sum of squares, and what is left: the mean cosine and the centred rank."""
+    """Loud dimensions, their share of the sum of squares, and mean cosine and centred rank of the other dimensions."""
 
     dimensions: list[int]
     share: float
@@ -26,10 +26,11 @@ class Loudness(NamedTuple):
 
 
 def loudness_of(triangle: Triangle, sample: Tensor, mean_cosine: float) -> Loudness:
-    """A dimension is loud where its root mean square is six times the median one, and few are.
+    """Finds loud dimensions: few, with a root mean square of at least six times the median.
 
-    Their mean counts as their spread does: both drown the others in a cosine. Where a common mean hides them, they are looked
-    for by their standard deviations. ``sample`` (samples, dim) is what the mean cosine without them is computed from.
+    A large mean makes a dimension loud as a large spread does, since both drown the others in a cosine. If a common
+    mean hides them, they are found by standard deviation. The mean cosine without them is computed from ``sample``
+    (samples, dim).
     """
     scales = triangle.scales()
     loud = _loud(scales)
@@ -47,7 +48,7 @@ def loudness_of(triangle: Triangle, sample: Tensor, mean_cosine: float) -> Loudn
 
 
 def _loud(scales: Tensor) -> list[int]:
-    """Numbers of the loud dimensions of these scales (dim,), the loudest first."""
+    """Numbers of the loud dimensions given their scales (dim,), loudest first."""
     dim = len(scales)
     median = float(scales.median())
     if dim < _LEAST or median <= _DEAD * float(scales.square().mean().sqrt()):
@@ -65,7 +66,7 @@ def _mean_cosine(rows: Tensor) -> float:
 
 
 def same_share(rows: Tensor, partner: Tensor) -> float:
-    """The share of vectors (samples, dim) that differ from the one with the number in ``partner`` by rounding alone."""
+    """Share of vectors (samples, dim) that differ from vector number ``partner`` by rounding alone."""
     rows = rows.double()
     gap = (rows - rows[partner]).norm(dim=1)
     return float((gap <= _SAME * rows.norm(dim=1)).double().mean())

@@ -1,4 +1,4 @@
-"""Every measure of one set of embeddings together."""
+"""``summary``: all measures of one set of embeddings together."""
 
 from __future__ import annotations
 
@@ -26,16 +26,50 @@ from sepnorm.geometry.pairs import anisotropy_of, compare_pairs, directions_of
 from sepnorm.geometry.spectra import alpha_of
 from sepnorm.geometry.spread import epps_pulley_of, koleo_of
 
-_SCALE = 1000  # how many times the scale of the others a dimension has that is worth a note
+_SCALE = 1000  # a dimension at this many times the scale of the others gets a note
 
 
 @dataclass(eq=False)
 class Summary:
-    """Every measure of one set of embeddings; see the function of the same name for each.
+    """All measures of one set of embeddings. ``print`` it to read them; ``as_dict`` returns them for programs.
 
-    ``loud_dimensions`` are those of far larger scale than the others, with ``loud_share`` of the sum of squares; ``rest_*`` are
-    measures without them. ``near_duplicates`` is the share of the sample that differs from its nearest neighbour by rounding alone.
-    ``notes`` says in sentences what was unusual in the input. ``print`` shows the figures; ``as_dict`` is for machines.
+    Attributes:
+        count: number of finite embeddings.
+        dim: number of dimensions.
+        nonfinite: number of embeddings left out because they hold NaN or infinity.
+        zeros: number of zero vectors.
+        duplicates: number of embeddings that equal an earlier one.
+        sample: number of embeddings used for measures over pairs.
+        seed: seed of that sample.
+        uniformity: see ``uniformity``.
+        uniformity_stderr: its standard error.
+        uniformity_ideal: the best value possible in these dimensions, see ``uniform_uniformity``.
+        mean_cosine: see ``anisotropy``.
+        mean_cosine_stderr: its standard error.
+        cosine_quantiles: quantiles of the cosine over pairs, by probability as a string (``"0.01"`` to ``"0.99"``).
+        dominance_one: share of the mean cosine that the strongest dimension carries, see ``dominance``.
+        dominance_three: share of the three strongest.
+        dominant_dimensions: numbers of these three, strongest first.
+        effective_rank: see ``effective_rank``.
+        effective_rank_centered: the same with the mean subtracted.
+        rankme: see ``rankme``.
+        participation_ratio: see ``participation_ratio``.
+        isoscore: see ``isoscore``.
+        mean_length: mean Euclidean length.
+        std_length: standard deviation of the length.
+        mean_variance: mean of ``variances``.
+        dead_dimensions: number of dimensions that hardly vary, see ``variance``.
+        loud_dimensions: numbers of dimensions of far larger scale than the others.
+        loud_share: their share of the sum of squares.
+        rest_mean_cosine: mean cosine without loud dimensions.
+        rest_effective_rank_centered: centred effective rank without loud dimensions.
+        near_duplicates: share of the sample that differs from its nearest neighbour by rounding alone.
+        alpha_req: see ``alpha_req``.
+        epps_pulley: see ``epps_pulley``.
+        koleo: see ``koleo``.
+        singular_values: singular values of the embeddings, not centred, largest first.
+        variances: unbiased variance of each dimension.
+        notes: sentences on what was unusual in the input.
     """
 
     count: int
@@ -76,12 +110,12 @@ class Summary:
     notes: list[str] = field(default_factory=list, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Every figure by its name."""
+        """All attributes by name, ready for JSON."""
         return asdict(self)
 
     @property
     def available(self) -> int:
-        """How many dimensions the effective rank can reach at most."""
+        """The largest effective rank possible: min(count, dim)."""
         return min(self.count, self.dim)
 
     def __str__(self) -> str:
@@ -104,9 +138,24 @@ class Summary:
 
 
 def summary(x: Any, *, max_samples: int = SAMPLE, seed: int = 0) -> Summary:
-    """All measures in one pass over the embeddings (samples, dimensions).
+    """Computes all measures in one pass over the embeddings.
 
-    A million embeddings of 768 dimensions need some hundred megabytes beside the embeddings themselves.
+    A million embeddings of 768 dimensions need a few hundred megabytes beside the embeddings themselves.
+
+    Args:
+        x: embeddings (samples, dimensions).
+        max_samples: with more embeddings than this (8,192 by default), measures over pairs use a random sample.
+        seed: seed of the sample.
+
+    Returns:
+        A ``Summary``; ``print`` it.
+
+    Raises:
+        SepNormError: if ``x`` has another shape, is empty, or holds no two finite nonzero embeddings.
+
+    >>> found = summary(torch.eye(4).repeat(8, 1))
+    >>> found.count, found.duplicates, round(found.effective_rank, 3)
+    (32, 28, 4.0)
     """
     cloud = Cloud(max_samples, seed)
     for rows in chunks(x):
@@ -119,7 +168,21 @@ def summary(x: Any, *, max_samples: int = SAMPLE, seed: int = 0) -> Summary:
 
 
 def summarise(cloud: Cloud) -> Summary:
-    """The measures of a ``Cloud``, which was given its embeddings part by part."""
+    """Computes all measures of embeddings that were fed to a ``Cloud`` part by part, for data that arrives in batches.
+
+    Args:
+        cloud: a ``sepnorm.geometry.cloud.Cloud`` after its last ``add``.
+
+    Returns:
+        A ``Summary``.
+
+    >>> from sepnorm.geometry.cloud import Cloud
+    >>> cloud = Cloud()
+    >>> for batch in torch.randn(3, 100, 8):
+    ...     _ = cloud.add(batch)
+    >>> summarise(cloud).count
+    300
+    """
     if not isinstance(cloud, Cloud):
         raise SepNormError(f"summarise takes a Cloud, found a {type(cloud).__name__}: summary takes embeddings.")
     if not cloud.count:
@@ -174,7 +237,7 @@ def summarise(cloud: Cloud) -> Summary:
 
 
 def _scale_notes(scales: Tensor) -> list[str]:
-    """Names a dimension whose scale, of these (dim,), is far above that of the others."""
+    """A note on a dimension of far larger scale than the others; ``scales`` is (dim,)."""
     if len(scales) < 3:
         return []
     largest = int(scales.argmax())
@@ -188,7 +251,7 @@ def _scale_notes(scales: Tensor) -> list[str]:
 
 
 def _notes(s: Summary) -> list[str]:
-    """What was unusual in the input, in sentences."""
+    """Sentences on what was unusual in the input."""
     notes = []
     if s.nonfinite:
         notes.append(f"{s.nonfinite} of {s.nonfinite + s.count} embeddings hold NaN or infinity and were left out.")

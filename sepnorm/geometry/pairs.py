@@ -1,4 +1,4 @@
-"""What is computed over pairs of embeddings."""
+"""Measures over pairs of embeddings, with standard errors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from sepnorm.errors import SepNormError
 from sepnorm.geometry.cloud import Directions, to_unit
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-_PAIRS = 200_000  # random pairs that quantiles of cosines are taken from
+_PAIRS = 200_000  # number of random pairs for quantiles of cosines
 
 
 class Estimate(float):
-    """A number, with its standard error and the sample it is from.
+    """A float with its standard error and the sample that it was computed from.
 
-    ``stderr``: as an estimate of the population that the embeddings were drawn from. ``samples`` of the ``total`` usable
-    embeddings were used, chosen by ``seed``.
+    Args:
+        value: the number itself.
+        stderr: standard error, as an estimate for the population that the embeddings were drawn from.
+        samples: number of embeddings used.
+        total: number of usable embeddings.
+        seed: seed that chose the sample.
     """
 
     stderr: float
@@ -34,20 +38,27 @@ class Estimate(float):
 
 
 class Anisotropy(Estimate):
-    """The mean cosine, with ``quantiles`` of the cosine over pairs, by their probability."""
+    """The mean cosine, an ``Estimate`` with quantiles.
+
+    Attributes:
+        quantiles: quantiles of the cosine over pairs, by probability from 0.01 to 0.99.
+    """
 
     quantiles: dict[float, float]
 
 
 class Pairs(NamedTuple):
+    """Results over all pairs of a sample."""
+
     uniformity: Estimate
     cosine_stderr: float
     quantiles: dict[float, float]
-    nearest: Tensor  #: each one's distance to the nearest other one, at length one (count,)
-    partner: Tensor  #: the number of that one (count,)
+    nearest: Tensor  #: distance of each unit vector to its nearest neighbour (count,)
+    partner: Tensor  #: number of that neighbour (count,)
 
 
 def directions_of(rows: Tensor) -> Tensor:
+    """Rows at unit length; raises if fewer than two are nonzero."""
     unit, _ = to_unit(rows)
     if unit.shape[0] < 2:
         raise SepNormError(
@@ -57,9 +68,9 @@ def directions_of(rows: Tensor) -> Tensor:
 
 
 def compare_pairs(unit: Tensor, t: float, total: int, seed: int) -> Pairs:
-    """Mean potential and mean cosine over all pairs of unit vectors (count, dim), a block of rows at a time."""
+    """Uniformity, cosine statistics and nearest neighbours over all pairs of unit vectors (count, dim), in blocks."""
     n = unit.shape[0]
-    potential, cosine = unit.new_zeros(n), unit.new_zeros(n)  # each one's sum over its partners
+    potential, cosine = unit.new_zeros(n), unit.new_zeros(n)  # sums over the partners of each vector
     nearest, partner = unit.new_zeros(n), torch.zeros(n, dtype=torch.long)
     squares = torch.zeros(2, dtype=torch.float64)
     block = max(1, 2**22 // n)
@@ -78,15 +89,15 @@ def compare_pairs(unit: Tensor, t: float, total: int, seed: int) -> Pairs:
     mean, error = _u_statistic(potential, squares[0], n)
     value = min(math.log(mean), 0.0) if mean > 0 else -math.inf
     estimate = Estimate(value, error / mean if mean > 0 else math.nan, n, total, seed)
-    # the mean cosine is of all embeddings, not of the sample alone
+    # the mean cosine is over all embeddings, not only the sample: hence the error for ``total`` rows
     return Pairs(estimate, _u_statistic(cosine, squares[1], total)[1], _quantiles(unit, seed), nearest, partner)
 
 
 def _u_statistic(sums: Tensor, squares: Tensor, size: int) -> tuple[float, float]:
-    """Mean of a kernel over ordered pairs, from its sums per row and its sum of squares, and its error over ``size`` rows.
+    """Mean of a kernel over ordered pairs, from row sums and the sum of squares, and its error over ``size`` rows.
 
-    The variance of such a mean is ``(4 (n-2) z1 + 2 z2) / (n (n-1))``, with z1 the variance of the kernel's mean given one
-    of the two and z2 its variance (Hoeffding 1948); z1 is estimated without the part of z2 that is in it.
+    The variance of such a mean is ``(4 (n-2) z1 + 2 z2) / (n (n-1))`` (Hoeffding 1948). z2 is the variance of the
+    kernel, and z1 the variance of its mean given one of the two. The part of z2 in the estimate of z1 is subtracted.
     """
     n = sums.shape[0]
     mean = float(sums.sum()) / (n * (n - 1))
@@ -110,6 +121,7 @@ def _quantiles(unit: Tensor, seed: int) -> dict[float, float]:
 
 
 def anisotropy_of(directions: Directions, pairs: Pairs) -> Anisotropy:
+    """``anisotropy`` from sums over unit vectors and results over pairs."""
     estimate = pairs.uniformity
     found = Anisotropy(directions.mean_cosine, pairs.cosine_stderr, estimate.samples, directions.count, estimate.seed)
     found.quantiles = pairs.quantiles

@@ -1,4 +1,4 @@
-"""Measures of the spectrum: how fast it decays, and how much of it tells groups apart."""
+"""Measures of the spectrum: how fast it decays, and how much of it separates groups."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ from sepnorm.errors import SepNormError
 from sepnorm.geometry.cloud import chunks, from_lists
 from sepnorm.geometry.measures import entropy_rank, triangle_of
 
-_NOTHING = 1e-10  # of the largest eigenvalue: what is below is rounding
-_FEWEST = 3  # eigenvalues that a slope is fitted to
+_NOTHING = 1e-10  # of the largest eigenvalue: smaller ones are rounding
+_FEWEST = 3  # a slope is fitted to at least this many eigenvalues
 
 
 def alpha_req(x: Any) -> float:
-    """How fast the spectrum decays: α of ``v_i ~ i^-α``, for the eigenvalues v of the covariance, largest first.
+    """Decay of the spectrum: α in ``v_i ~ i^-α``, where v are the eigenvalues of the covariance, largest first.
 
-    ``x`` is (samples, dimensions). The slope of ``log v_i`` over ``log i`` is fitted by least squares with weights 1/i, so
-    that every octave counts alike; eigenvalues that are rounding are left out. 0 is a flat spectrum; around 1 is where good
-    encoders were found; above that, few directions carry most of the variance. NaN where fewer than three directions vary.
-    Agrawal et al., "α-ReQ: Assessing Representation Quality in Self-Supervised Learning by measuring eigenspectrum decay",
-    NeurIPS 2022.
+    The slope of ``log v_i`` over ``log i`` is fitted by least squares with weights 1/i, so that each octave counts
+    alike. Eigenvalues that are rounding are left out. 0 is a flat spectrum. Good encoders were found around 1. Above 1,
+    few directions carry most of the variance. Agrawal et al., "α-ReQ: Assessing Representation Quality in
+    Self-Supervised Learning by measuring eigenspectrum decay", NeurIPS 2022.
+
+    Args:
+        x: embeddings (samples, dimensions).
+
+    Returns:
+        α, a float. NaN if fewer than three directions vary.
     """
     return alpha_of(triangle_of(x).singular_values(center=True))
 
 
 def alpha_of(singular: Tensor) -> float:
-    """α from centred singular values (count,), largest first."""
+    """``alpha_req`` from centred singular values (count,), largest first."""
     if not len(singular) or not float(singular[0]):
         return math.nan
     values = (singular / singular[0]).square()
@@ -46,12 +51,23 @@ def alpha_of(singular: Tensor) -> float:
 
 
 def lidar(x: Any, groups: Sequence[Any] | Tensor, *, delta: float = 1e-4) -> float:
-    """How many dimensions tell groups apart, where a group is a label, or all views of one sample.
+    """Number of dimensions that separate groups: labels, or views of the same sample.
 
-    ``x`` is (samples, dimensions), ``groups`` names the group of each row. With B the covariance of the groups' means and W
-    that within groups, it is the effective rank (by eigenvalues) of ``(W + delta I)^-1/2 B (W + delta I)^-1/2``. Unlike an
-    effective rank it does not count dimensions of noise; it is at most the number of groups less one. Thilak et al.,
-    "LiDAR: Sensing Linear Probing Performance in Joint Embedding SSL Architectures", ICLR 2024.
+    With B the covariance of group means and W the covariance within groups, it is the effective rank (by eigenvalues)
+    of ``(W + delta I)^-1/2 B (W + delta I)^-1/2``. Unlike an effective rank, it does not count dimensions of noise. It
+    is at most the number of groups minus one. Thilak et al., "LiDAR: Sensing Linear Probing Performance in Joint
+    Embedding SSL Architectures", ICLR 2024.
+
+    Args:
+        x: embeddings (samples, dimensions).
+        groups: group of each embedding (samples,): labels, or the number of the sample that each view belongs to.
+        delta: added to the diagonal of W, so that it can be inverted.
+
+    Returns:
+        The rank, a float.
+
+    Raises:
+        SepNormError: if there is not one group per embedding, fewer than two groups, or no group with two embeddings.
     """
     delta = number(delta, "delta", 0)
     names = groups.tolist() if isinstance(groups, Tensor) else list(groups)

@@ -1,4 +1,4 @@
-"""Measures of how evenly embeddings are spread: against a Gaussian, by nearest neighbours, and by length."""
+"""Measures of even spread: distance from a Gaussian, nearest neighbours, and lengths."""
 
 from __future__ import annotations
 
@@ -13,20 +13,29 @@ from sepnorm.errors import SepNormError
 from sepnorm.geometry.cloud import SAMPLE, Sample, finite_chunks
 from sepnorm.geometry.pairs import Estimate, compare_pairs, directions_of
 
-_CLOSEST = 1e-8  # a distance that is taken for that of equal ones, as the authors of DINOv2 do
+_CLOSEST = 1e-8  # smaller distances count as this, as in DINOv2
 _DIRECTIONS = 64
-_FURTHEST, _NODES = 5.0, 21  # the integral is from 0 to this, by the trapezoidal rule
+_FURTHEST, _NODES = 5.0, 21  # end of the integral from 0, and nodes of the trapezoidal rule
 
 
 def epps_pulley(x: Any, *, directions: int = _DIRECTIONS, max_samples: int = SAMPLE, seed: int = 0) -> float:
-    """How far the embeddings are from an isotropic Gaussian around 0: none is 0, a single point gives 0.27 or more.
+    """Distance of embeddings from an isotropic Gaussian around 0: 0 for a Gaussian, at least 0.27 for a single point.
 
-    ``x`` is (samples, dimensions), scaled here by one number, so that the mean square of all values is 1. They are projected
-    on random directions; for each the squared distance of the characteristic function to that of a standard normal is
-    integrated with a normal density as weight (as the number of samples grows that is 0 for a Gaussian alone, so it sees an
-    offset, few dimensions, loud ones and clusters); the result is the mean over directions. Times the number of samples it is
-    the statistic of Epps and Pulley, "A test for normality based on the empirical characteristic function", Biometrika 1983,
-    and its mean over directions the SIGReg of Balestriero and LeCun, "LeJEPA", 2025.
+    It detects an offset, few used dimensions, loud dimensions and clusters. The embeddings are scaled by one number to
+    a mean square of 1, and projected on random directions. For each direction, the squared distance between the
+    empirical characteristic function and that of a standard normal is integrated under a normal density. The result is
+    the mean over directions. Times the number of samples, it is the statistic of Epps and Pulley, "A test for normality
+    based on the empirical characteristic function", Biometrika 1983; its mean over directions is the SIGReg of
+    Balestriero and LeCun, "LeJEPA", 2025.
+
+    Args:
+        x: embeddings (samples, dimensions).
+        directions: number of random directions. By default 64.
+        max_samples: with more embeddings than this (8,192 by default), a random sample of this size is used.
+        seed: seed of the sample and of the directions.
+
+    Returns:
+        The distance, a float. NaN if all embeddings are zero.
     """
     sample = Sample(max_samples, seed)
     for rows in finite_chunks(x):
@@ -35,7 +44,7 @@ def epps_pulley(x: Any, *, directions: int = _DIRECTIONS, max_samples: int = SAM
 
 
 def epps_pulley_of(rows: Tensor, directions: int = _DIRECTIONS, seed: int = 0) -> float:
-    """The same of rows (samples, dimensions) that are all finite; NaN where all are zero."""
+    """``epps_pulley`` of finite rows (samples, dimensions); NaN if all are zero."""
     rows = rows.double()
     largest = float(rows.abs().max())
     if not largest:
@@ -58,14 +67,21 @@ def epps_pulley_of(rows: Tensor, directions: int = _DIRECTIONS, seed: int = 0) -
 
 
 def koleo(x: Any, *, max_samples: int = SAMPLE, seed: int = 0) -> Estimate:
-    """Mean logarithm of the distance to the nearest other embedding, on the unit sphere; higher is more evenly spread.
+    """Mean log distance to the nearest other embedding on the unit sphere; higher is more evenly spread.
 
-    ``x`` is (samples, dimensions). Up to a constant and the factor of the dimension it is the estimate of the differential
-    entropy by Kozachenko and Leonenko, and minus the loss KoLeo: Sablayrolles et al., "Spreading vectors for similarity
-    search", ICLR 2019. Distances below 1e-8, of duplicates, count as that. It falls as samples are added: compare figures
-    from equal numbers.
+    Up to a constant and a factor, it is the entropy estimate of Kozachenko and Leonenko, and the negative of the KoLeo
+    loss: Sablayrolles et al., "Spreading vectors for similarity search", ICLR 2019. Distances below 1e-8, as of
+    duplicates, count as 1e-8. The value falls as samples are added: compare only values from equal numbers of samples.
 
-    >>> round(koleo(torch.eye(3)), 4)  # all at the distance of the root of two
+    Args:
+        x: embeddings (samples, dimensions).
+        max_samples: with more embeddings than this (8,192 by default), a random sample of this size is used.
+        seed: seed of the sample.
+
+    Returns:
+        The mean as a float, with its standard error as ``.stderr``.
+
+    >>> round(koleo(torch.eye(3)), 4)  # every distance is the root of two
     0.3466
     """
     sample = Sample(max_samples, seed)
@@ -76,17 +92,26 @@ def koleo(x: Any, *, max_samples: int = SAMPLE, seed: int = 0) -> Estimate:
 
 
 def koleo_of(nearest: Tensor, total: int, seed: int) -> Estimate:
-    """From the distances (samples,) to the nearest other one."""
+    """``koleo`` from distances (samples,) to the nearest neighbour."""
     logs = nearest.clamp(min=_CLOSEST).log()
     return Estimate(float(logs.mean()), float(logs.std()) / math.sqrt(len(logs)), len(logs), total, seed)
 
 
 def high_norm_share(x: Any, times: float = 3) -> float:
-    """The share of vectors that are more than ``times`` as long as the median one.
+    """Share of vectors that are more than ``times`` as long as the median one.
 
-    ``x`` is (samples, dimensions): token vectors where they enter a norm. Large vision transformers store what belongs to the
-    whole image in a few patches without content, which become several times as long as the others and spoil maps of features.
-    Darcet et al., "Vision Transformers Need Registers", ICLR 2024.
+    Large vision transformers store global information in a few patches without content. These become several times as
+    long as the others and spoil feature maps. Darcet et al., "Vision Transformers Need Registers", ICLR 2024.
+
+    Args:
+        x: token vectors (samples, dimensions), as they enter a norm.
+        times: factor of the median length, at least 1.
+
+    Returns:
+        The share, from 0 to 1.
+
+    >>> high_norm_share(torch.tensor([[1.0], [1.0], [1.0], [9.0]]))
+    0.25
     """
     times = number(times, "times", 1)
     lengths = torch.cat([rows.double().norm(dim=1) for rows in finite_chunks(x)])
@@ -94,7 +119,7 @@ def high_norm_share(x: Any, times: float = 3) -> float:
 
 
 def high_norm_share_of(lengths: Tensor, times: float = 3) -> float:
-    """The same from lengths (samples,)."""
+    """``high_norm_share`` from lengths (samples,)."""
     if not len(lengths):
         raise SepNormError("there is no vector to take the length of.")
     return float((lengths > times * lengths.median()).double().mean())

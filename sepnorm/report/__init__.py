@@ -1,4 +1,4 @@
-"""Pages that show results: one self-contained HTML file with interactive figures, readable on a phone and in the dark."""
+"""Reports: verdicts, tables, terminal output, and self-contained HTML pages with interactive figures."""
 
 from sepnorm.report.page import Section, table, write_page
 

@@ -1,4 +1,4 @@
-"""What to try for each illness of embeddings: what was measured to help, for which kind of data, with commands."""
+"""Advice for each illness of embeddings: remedies that were measured to help, with commands."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sepnorm.geometry import Summary
 if TYPE_CHECKING:
     from sepnorm.surgery.inspection import Inspection
 
-#: Running statistics further than this from those of the data (in standard deviations) are worth estimating anew.
+#: Advise recalibration if running statistics differ from those of the data by more than this many standard deviations.
 DISCREPANCY = 0.5
-#: Share of tokens that are far longer than the others, where registers are worth a thought.
+#: Mention registers if more than this share of tokens has a far larger norm than the others.
 ARTEFACTS = 0.001
 _NO_SCORE = (
     "A better verdict is no better score: on sentences `bn+ln` scores higher with worse uniformity. Judge a remedy by a task, as "
@@ -21,7 +21,7 @@ _NO_SCORE = (
 
 
 def advice_on(illnesses: list[str], s: Summary, target: str, data: str | None, layers: Inspection | None) -> list[str]:
-    """One line for each thing to try, the nearest first."""
+    """One line for each thing to try, the simplest first."""
     remedies = {
         "off-centre": "Subtract the mean before comparing, x = x - x.mean(0). It needs no training; separate norms "
         "do the same while they train.",

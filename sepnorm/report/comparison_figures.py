@@ -8,31 +8,35 @@ from typing import Any
 
 from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.experiment.metrics import Metric
-from sepnorm.report.figures import COLOURS, figure
+from sepnorm.report.arms import styles
+from sepnorm.report.figures import figure, log_axis
 from sepnorm.report.selection import MOST_ARMS, without_lambda
 
 _TARGETS = {"cls": "[CLS]", "tokens": "tokens", "both": "[CLS] and tokens"}
 
 
 def loss_curves(arms: Sequence[Arm]) -> Any:
-    """Loss by step, a line for each arm: the mean over seeds."""
+    """Loss by step: one line per arm, the mean over seeds."""
     term = ", with the uniformity term" if any(_weight(arm) for arm in arms) else ""
-    found = figure(f"Loss of training{term}, mean over seeds", "step", "loss")
-    for arm, colour in zip(arms, _colours(), strict=False):
+    caption = "Loss by step of training, mean over seeds, in the unit of the loss."
+    found = figure(f"Loss of training{term}", "step", "loss", caption)
+    looks = styles(arm.name for arm in arms)
+    for arm in arms:
         runs = list(arm.losses.values())
         length = min(len(run) for run in runs)
         means = [sum(run[i][1] for run in runs) / len(runs) for i in range(length)]
         steps = [runs[0][i][0] for i in range(length)]
-        found.add_scatter(x=steps, y=means, name=arm.name, mode="lines", line={"color": colour})
+        look = looks[arm.name]
+        found.add_scatter(x=steps, y=means, name=arm.name, mode="lines", line=look.line, meta=look.kind)
     if all(value > 0 for line in found.data for value in line.y):
-        found.update_yaxes(type="log")
+        log_axis(found)
     return found
 
 
 def against_uniformity(comparison: Comparison) -> list[Any]:
-    """The leading metric against uniformity of [CLS], a point for each seed; effective rank where there are no labels.
+    """The primary metric against uniformity of [CLS], one point per seed; without labels, effective rank.
 
-    Many arms are coloured by their norm, whatever their lambda.
+    If there are many arms, colours show only the norm.
     """
     x = "cls_uniformity"
     geometry = [metric for metric in comparison.columns if metric.kind == "geometry"]
@@ -40,10 +44,13 @@ def against_uniformity(comparison: Comparison) -> list[Any]:
     if x not in comparison.keys or not others:
         return []
     y, name_of_y = others[0].key, others[0].name
-    title = f"Uniformity against {name_of_y}: spread-out [CLS] to the left"
-    found = figure(title, comparison.declared.find(x).name, name_of_y)
+    title = f"Uniformity against {name_of_y}: [CLS] is more evenly spread to the left"
+    caption = f"Each point is a seed: its {name_of_y} by the uniformity of its [CLS] (no unit)."
+    found = figure(title, comparison.declared.find(x).name, name_of_y, caption)
     found.update_layout(hovermode="closest")
-    for (name, arms), colour in zip(_groups(comparison).items(), _colours(), strict=False):
+    groups = _groups(comparison)
+    looks = styles(groups)
+    for name, arms in groups.items():
         seeds = [(arm, seed) for arm in arms for seed in sorted(arm.values(x).keys() & arm.values(y).keys())]
         found.add_scatter(
             x=[arm.values(x)[seed] for arm, seed in seeds],
@@ -51,16 +58,17 @@ def against_uniformity(comparison: Comparison) -> list[Any]:
             text=[f"{arm.name}, seed {seed}" for arm, seed in seeds],
             name=name,
             mode="markers",
-            marker={"size": 9, "color": colour},
+            marker=looks[name].marker | {"size": 9},
+            meta=looks[name].kind,
             hovertemplate="%{text}<br>%{x:.3f}, %{y:.3f}<extra></extra>",
         )
     return [found]
 
 
 def against_lambda(comparison: Comparison, metrics: Sequence[Metric] = ()) -> list[Any]:
-    """Metrics, by default the leading ones, against lambda, a figure for each target of the uniformity term.
+    """Metrics, by default the leading ones, against lambda: one figure per target of the uniformity term.
 
-    None where lambda is the same for all arms.
+    The list is empty if all arms have the same lambda.
     """
     weights = {arm.config.uniformity_weight for arm in comparison.arms}
     if len(weights) < 2:
@@ -71,7 +79,7 @@ def against_lambda(comparison: Comparison, metrics: Sequence[Metric] = ()) -> li
 
 
 def lambda_lines(comparison: Comparison, target: str) -> dict[str, list[Arm]]:
-    """Arms by rising lambda for each norm and form of the term; those without the term belong to every target."""
+    """Arms by ascending lambda, for each norm and form of the term. Arms without the term appear for every target."""
     lines: dict[tuple[str, str], list[Arm]] = {}
     for arm in comparison.arms:
         if _weight(arm) and arm.config.uniformity_on == target:
@@ -88,12 +96,16 @@ def lambda_lines(comparison: Comparison, target: str) -> dict[str, list[Arm]]:
 
 
 def _lambda(comparison: Comparison, target: str, metric: Metric) -> Any:
-    found = figure(f"{metric.name} against lambda on {_TARGETS[target]}", "lambda", metric.name)
+    title = f"{metric.name} against lambda on {_TARGETS[target]}"
+    found = figure(
+        title, "lambda", metric.name, f"Mean {metric.name} over seeds with 95 % intervals, by lambda (no unit)."
+    )
     lines = lambda_lines(comparison, target)
-    # Lambdas are spaced by powers of ten and one of them is 0, so each has a place of its own.
+    # A categorical axis, because lambdas are powers of ten and one of them is 0.
     order = sorted({_weight(arm) for arms in lines.values() for arm in arms})
     found.update_xaxes(type="category", categoryorder="array", categoryarray=[f"{weight:g}" for weight in order])
-    for (name, arms), colour in zip(lines.items(), _colours(), strict=False):
+    looks = styles(lines)
+    for name, arms in lines.items():
         measured = [(arm, mean) for arm in arms if (mean := arm.interval(metric.key)) is not None]
         halves = [0.0 if math.isnan(mean.half) else mean.half for _, mean in measured]
         found.add_scatter(
@@ -103,7 +115,9 @@ def _lambda(comparison: Comparison, target: str, metric: Metric) -> Any:
             text=[arm.name for arm, _ in measured],
             name=name,
             mode="lines+markers",
-            line={"color": colour},
+            line=looks[name].line,
+            marker=looks[name].marker,
+            meta=looks[name].kind,
             hovertemplate="%{text}<br>%{y:.3f}<extra></extra>",
         )
     return found
@@ -119,7 +133,3 @@ def _groups(comparison: Comparison) -> dict[str, list[Arm]]:
 
 def _weight(arm: Arm) -> float:
     return arm.config.uniformity_weight
-
-
-def _colours() -> tuple[str, ...]:
-    return COLOURS * 9

@@ -1,4 +1,4 @@
-"""The page of a comparison: the tables with paired differences first, then what explains them."""
+"""The HTML page of a comparison: verdict and tables first, then the figures that explain them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from sepnorm.experiment.decisions import Decision
 from sepnorm.experiment.metrics import LOSS, Metric
 from sepnorm.geometry import Summary, singular_values
 from sepnorm.report import figures
+from sepnorm.report.arms import styles
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
 from sepnorm.report.diagnosis import Diagnosis
-from sepnorm.report.diagnosis_page import definitions, layer_sections, site_table
+from sepnorm.report.diagnosis_page import definitions, layer_sections, level_class, site_table
 from sepnorm.report.diagnosis_page import summary_rows as measure_rows
 from sepnorm.report.forest import forest
 from sepnorm.report.page import Section, table, write_page
 from sepnorm.report.progress_figures import progress_curves
 from sepnorm.report.runs import diagnosis_of
-from sepnorm.report.selection import MOST_ARMS, shown_arms
+from sepnorm.report.selection import shown_arms
 from sepnorm.report.tables import comparison_tables, summary_rows
-from sepnorm.report.verdict import LEVELS
 
-#: The sections that a domain adds, from the arms with figures of their own and the seed that they are shown for.
+#: Makes the sections that a domain adds, from the arms shown in figures and the seed shown.
 Extra = Callable[[Sequence[Arm], int], Sequence[Section]]
-_PICTURES = 600  # of points of a map, a few kilobytes each
+_PICTURES = 600  # points of a map that get a picture, a few kilobytes each
+_FEW = 6  # arms listed by name
 
 
 def write_comparison(
@@ -39,17 +40,16 @@ def write_comparison(
     extra: Extra | None = None,
     draw: Callable[[str], str | None] | None = None,
 ) -> Path:
-    """Writes the page, from the comparison and what the runs of its first seed left in their folders.
+    """Writes the page of a comparison. Figures show the runs of its first seed.
 
-    ``draw`` makes an SVG of a test sample from its name, or None where there is no picture of it.
+    ``draw`` turns the name of a test sample into an SVG, or None if there is no picture.
     """
     arms = shown_arms(comparison)
-    said = html.escape(headline(comparison))
-    lead = f'<div class="verdict">{_decided(comparison)}<p>{said}</p></div>'
     drawn = [loss_curves(arms)] if all(any(arm.losses.values()) for arm in arms) else []
     drawn += progress_curves(arms)
     drawn += against_uniformity(comparison)
-    first = [*(Section("Differences by seed", figures=[each]) for each in forest(comparison)), _tables(comparison)]
+    plot = forest(comparison)
+    first = [*([Section("Differences by seed", plot)] if plot else []), _tables(comparison)]
     sections = [
         *([Section("Training", _which(comparison, arms), drawn)] if drawn else []),
         *_lambda(comparison),
@@ -70,24 +70,32 @@ def write_comparison(
             definitions(),
         ]
     folded = [replace(section, folded=True) for section in sections]
-    return write_page(path, title, lead, [*first, *folded], list(pictures.values()))
+    return write_page(path, title, _lead(comparison), [*first, *folded], list(pictures.values()))
 
 
 def has_vectors(arm: Arm) -> bool:
-    """Whether the first run of an arm left embeddings."""
+    """Whether the first run of an arm saved embeddings."""
     return bool(arm.folders) and (arm.folders[min(arm.folders)] / "embeddings.npz").is_file()
 
 
 def headline(comparison: Comparison) -> str:
-    """What the comparison says of every arm by the primary metric, or of geometry where there are no labels."""
+    """A summary of every arm by the primary metric; without labels, by the geometry."""
+    note, clauses, best = _said(comparison)
+    if comparison.primary is None:
+        return note
+    return f"{note}{comparison.primary.name} against {comparison.arms[0].name}: {'; '.join(clauses)}.{best}"
+
+
+def _said(comparison: Comparison) -> tuple[str, list[str], str]:
+    """A note on what could be judged, a clause per arm, and the best means."""
     scored = any(metric.kind == "score" for metric in comparison.columns)
-    said = "" if scored else "The data have no labels, so only geometry was measured. "
-    metric, baseline = comparison.primary, comparison.arms[0].name
+    note = "" if scored else "The data have no labels, so only geometry was measured. "
+    metric = comparison.primary
     if metric is None:
-        return said + "None of the metrics is declared as better one way, so there is no verdict."
+        return note + "None of the metrics is declared as better one way, so there is no verdict.", [], ""
     found = comparison.decisions()
     clauses = [f"{name} is {clause(each)}" for name, each in found.items()]
-    if len(found) > MOST_ARMS:
+    if len(found) > _FEW:
         verdicts = [each.verdict for each in found.values()]
         counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("better", "equal", "undecided", "worse")]
         best = next(arm.name for arm in comparison.ranked() if arm.name in found)
@@ -97,11 +105,11 @@ def headline(comparison: Comparison) -> str:
         ]
     if missing := [arm.name for arm in comparison.arms[1:] if arm.name not in found]:
         clauses.append(f"{', '.join(missing)} gave no finite values")
-    return f"{said}{metric.name} against {baseline}: {'; '.join(clauses)}.{_best(comparison, metric)}"
+    return note, clauses, _best(comparison, metric)
 
 
 def _best(comparison: Comparison, metric: Metric) -> str:
-    """The arm with the best mean by the primary metric, and by what is seen beside it: often another one."""
+    """The best means of the primary metric and of the one beside it, often of different arms."""
     if comparison.beside is None:
         return ""
     said = []
@@ -112,7 +120,7 @@ def _best(comparison: Comparison, metric: Metric) -> str:
 
 
 def clause(decision: Decision) -> str:
-    """``better (+0.012 ± 0.004, 5 seeds)``; where nothing is decided, how many seeds more would probably do."""
+    """``better (+0.012 ± 0.004, 5 seeds)``; if undecided, with the estimated number of additional seeds."""
     seeds = f"{decision.count} seed{'s' * (decision.count > 1)}"
     verdict = "practically equal" if decision.verdict == "equal" else decision.verdict
     more = ""
@@ -124,7 +132,7 @@ def clause(decision: Decision) -> str:
 
 
 def _tables(comparison: Comparison) -> Section:
-    """The few columns that decide, how they are made, and all columns folded up."""
+    """The deciding columns, an explanation, and all columns folded."""
     every = "".join(table(*each, mark=verdict_class) for each in comparison_tables(comparison))
     body = (
         table(*summary_rows(comparison), mark=verdict_class)
@@ -134,7 +142,7 @@ def _tables(comparison: Comparison) -> Section:
 
 
 def explanation(comparison: Comparison) -> str:
-    """How verdicts and intervals are made."""
+    """Explains how verdicts and intervals are computed."""
     arms = len(comparison.arms) - 1
     note = "Means over seeds ± 95 % interval (Student). Differences are paired by seed: the same data, order and first weights. "
     if comparison.primary is not None:
@@ -155,15 +163,26 @@ def explanation(comparison: Comparison) -> str:
     return note + "Lower uniformity is better." * uniformity
 
 
+def _lead(comparison: Comparison) -> str:
+    """The verdict box: the decided arms, then every arm with its numbers."""
+    note, clauses, best = _said(comparison)
+    verdicts = {each.verdict for each in comparison.decisions().values()}
+    kind = next((f" {verdict}" for verdict in ("better", "worse") if verdict in verdicts), "")
+    items = "".join(f"<li>{html.escape(each)}</li>" for each in clauses)
+    lines = [f"<p>{html.escape(each.strip())}</p>" if each else "" for each in (note, best)]
+    listed = f"<ul>{items}</ul>" if items else ""
+    return f'<div class="verdict{kind}">{lines[0]}{_decided(comparison)}{listed}{lines[1]}</div>'
+
+
 def _decided(comparison: Comparison) -> str:
-    """The arms that are decided, best first; only these are bold."""
+    """The decided arms in bold, best first."""
     baseline, metric, found = comparison.arms[0].name, comparison.primary, comparison.decisions()
     if metric is None:
         return ""
     lines = []
     for verdict, words in (("better", "Better than"), ("equal", "Practically equal to"), ("worse", "Worse than")):
         names = [arm.name for arm in comparison.ranked() if arm.name in found and found[arm.name].verdict == verdict]
-        said = ", ".join(names) if len(names) <= MOST_ARMS else f"{len(names)} of {len(comparison.arms) - 1} arms"
+        said = ", ".join(names) if len(names) <= _FEW else f"{len(names)} of {len(comparison.arms) - 1} arms"
         if names:
             text = f"{words} {baseline} by {metric.name}: {said}"
             lines.append(f"<p><strong>{html.escape(text)}</strong></p>")
@@ -171,14 +190,14 @@ def _decided(comparison: Comparison) -> str:
 
 
 def verdict_class(cell: str) -> str:
-    """What a cell with a verdict at its end is marked as."""
+    """The CSS class of a cell that ends with a verdict."""
     return next(
         (verdict for verdict in ("better", "equal", "worse") if cell == verdict or cell.endswith(f" {verdict}")), ""
     )
 
 
 def _which(comparison: Comparison, arms: Sequence[Arm]) -> str:
-    """Says so where not all arms have figures of their own."""
+    """A sentence on which arms are shown, if not all are."""
     if len(arms) == len(comparison.arms):
         return ""
     by = "".join(f" by {metric.name}" for metric in comparison.leading[:1])
@@ -197,7 +216,7 @@ def _lambda(comparison: Comparison) -> list[Section]:
 def diagnoses(
     comparison: Comparison, arms: Sequence[Arm], seed: int
 ) -> tuple[dict[str, Diagnosis], dict[str, Diagnosis]]:
-    """Of every arm, and of those that are shown in figures; of the others no vectors are kept."""
+    """Diagnoses of all arms, and of those shown in figures. Vectors of the others are not kept."""
     every = {}
     for arm in comparison.arms:
         every[arm.name] = found = diagnosis_of(arm, seed)
@@ -207,24 +226,18 @@ def diagnoses(
 
 
 def _collapse(named: dict[str, Diagnosis], seed: int) -> Section:
-    """Verdicts with their reasons, and every measure of [CLS] and of the mean of tokens."""
+    """Verdicts with reasons, and all measures of [CLS] and of the mean of tokens."""
     rows = [[name, d.verdict.title, d.verdict.reason] for name, d in named.items()]
-    body = f"<p>Test samples of seed {seed}.</p>" + table(["arm", "[CLS] is", "reason"], rows, mark=_level_class)
+    body = f"<p>Test samples of seed {seed}.</p>" + table(["arm", "[CLS] is", "reason"], rows, mark=level_class)
     body += _measures("[CLS]", {name: d.embeddings for name, d in named.items()})
     means = {name: d.mean_of_tokens for name, d in named.items() if d.mean_of_tokens is not None}
     return Section("Has [CLS] collapsed?", body + (_measures("mean of tokens", means) if means else ""))
 
 
-def _level_class(cell: str) -> str:
-    return (
-        cell.split(":")[0].split()[0] if cell.partition(":")[0] in LEVELS else "sentence" if cell.endswith(".") else ""
-    )
-
-
 def _measures(what: str, summaries: dict[str, Summary]) -> str:
-    """A column for each arm, or a row where there are many."""
+    """One column per arm; if there are many, one row per arm."""
     rows = [[what, *summaries], *measure_rows(summaries)]
-    if len(summaries) > MOST_ARMS:
+    if len(summaries) > _FEW:
         rows = [list(row) for row in zip(*rows, strict=True)]
     return table(rows[0], rows[1:])
 
@@ -238,7 +251,7 @@ def shape_section(named: dict[str, Diagnosis]) -> Section:
 
 
 def feature_section(named: dict[str, Diagnosis]) -> Section:
-    """A figure for each arm, all with the same limits."""
+    """One figure per arm, all with the same limits."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, d in named.items():
         parts[name] = {"[CLS]": d.points.rows} if d.points is not None else {}
@@ -248,29 +261,32 @@ def feature_section(named: dict[str, Diagnosis]) -> Section:
         "<p>All components of the vectors after the last layer, on the same scale for every arm. A [CLS] that is narrower than "
         "the tokens is squeezed by a norm that they share.</p>"
     )
-    drawn = [figures.components(found, f"Features of {name}", limits) for name, found in parts.items()]
+    looks = styles(parts)
+    drawn = [
+        figures.components(found, f"Features of {name}", limits, looks[name].colour) for name, found in parts.items()
+    ]
     return Section("Features", text, drawn)
 
 
 def _pictures(diagnosis: Diagnosis, draw: Callable[[str], str | None]) -> dict[str, str]:
-    """Pictures of some points of the map by their names."""
+    """Pictures of some points of the map, by name."""
     names = [] if diagnosis.points is None else [name for name in dict.fromkeys(diagnosis.points.names) if name]
     drawn = {name: draw(name) for name in names[:: max(1, math.ceil(len(names) / _PICTURES))]}
     return {name: picture for name, picture in drawn.items() if picture is not None}
 
 
 def map_section(comparison: Comparison, named: dict[str, Diagnosis], pictures: dict[str, int]) -> Section:
-    """The baseline and the arm with the best leading metric."""
+    """Maps of the baseline and of the arm with the best primary metric."""
     pair = [comparison.arms[0], *comparison.ranked()[:1]]
     places = {arm.name: named[arm.name].points for arm in pair}
     text = "<p>[CLS] of test samples, placed by t-SNE from a PCA start: the baseline and the best other arm"
     text += "".join(f" by {html.escape(metric.name)}" for metric in comparison.leading[:1])
     drawn = [figures.embedding_map(points, name, pictures) for name, points in places.items() if points is not None]
-    return Section("Map", f"{text}. Distances between far groups mean little.</p>", drawn)
+    return Section("Map", f"{text}.</p>", drawn)
 
 
 def _sites(named: dict[str, Diagnosis]) -> list[Section]:
-    """The table of norms of each arm, folded up."""
+    """A folded table of norms for each arm."""
     tables = [
         f"<details><summary>{html.escape(name)}, {len(d.layers.sites)} norms</summary>{site_table(d.layers)}</details>"
         for name, d in named.items()

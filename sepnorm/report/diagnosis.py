@@ -1,4 +1,4 @@
-"""What a diagnosis found, as numbers, vectors for figures, and plain values for JSON."""
+"""The result of a diagnosis: numbers, vectors for figures, and plain values for JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sepnorm.surgery.inspection import Inspection
 
 @dataclass(eq=False)
 class Points:
-    """Some of the embeddings (count, dim) themselves, for figures: with labels and names where there are some."""
+    """A sample of the embeddings (count, dim) for figures, with names and, if known, labels."""
 
     rows: Tensor
     labels: list[str] | None
@@ -24,10 +24,18 @@ class Points:
 
 @dataclass(eq=False)
 class Diagnosis:
-    """What was found out about one target; ``as_dict`` is for machines, ``points`` and ``tokens`` are for figures.
+    """The result of ``diagnose`` for one target.
 
-    ``embeddings`` are those of the file, or the model's [CLS] after its last layer; ``mean_of_tokens`` is the pooling that
-    one would use instead. ``layers`` has every norm of a model. ``lidar`` is there where the samples have labels.
+    Attributes:
+        target: path of the file, or name of the model.
+        data: the data that a model ran on; None for a file.
+        verdict: whether the embeddings have collapsed, why, and what to try.
+        embeddings: measures of the file's embeddings, or of the model's [CLS] after its last layer.
+        mean_of_tokens: measures of the mean of tokens, for comparison; None without a [CLS].
+        layers: statistics of every norm of the model; None without a [CLS].
+        points: a sample of the embeddings, for figures.
+        tokens: a sample of token vectors (count, dim), for figures.
+        lidar: the LiDAR of the labelled samples; None if they have no labels.
     """
 
     target: str
@@ -41,7 +49,7 @@ class Diagnosis:
     lidar: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings, lists and dictionaries; a figure that is not defined is None."""
+        """Plain numbers, strings, lists and dictionaries for JSON. Undefined measures are None."""
         return finite(
             {
                 "target": self.target,
@@ -56,7 +64,7 @@ class Diagnosis:
 
 
 def finite(value: Any) -> Any:
-    """The same with None in place of NaN and infinity, which JSON does not have."""
+    """The same value with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,9 +1,11 @@
-"""The page of one diagnosis, or of two side by side."""
+"""The HTML page of one diagnosis, or of two side by side."""
 
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from sepnorm.geometry import Summary
 from sepnorm.report import figures
 from sepnorm.report.diagnosis import Diagnosis
 from sepnorm.report.page import Section, table, write_page
+from sepnorm.report.verdict import LEVELS
 from sepnorm.surgery.inspection import Inspection
 from sepnorm.surgery.inspection import table as layer_table
 
@@ -43,7 +46,15 @@ DEFINITIONS = {
 
 
 def write_diagnosis(path: str | Path, diagnoses: Sequence[Diagnosis]) -> Path:
-    """Writes the page. With two diagnoses, figures show both."""
+    """Writes diagnoses as one self-contained HTML page.
+
+    Args:
+        path: the file to write.
+        diagnoses: one diagnosis, or two to compare in the same figures.
+
+    Returns:
+        The path.
+    """
     names = short_names([d.target for d in diagnoses])
     named = dict(zip(names, diagnoses, strict=True))
     lead = "".join(_verdict(name if len(named) > 1 else "", d) for name, d in named.items())
@@ -54,20 +65,18 @@ def write_diagnosis(path: str | Path, diagnoses: Sequence[Diagnosis]) -> Path:
     sections += layer_sections(named)
     for name, d in named.items():
         if d.layers is not None:
-            sections.append(Section(f"{len(d.layers.sites)} norm sites of {name}", site_table(d.layers)))
+            sections.append(Section(f"{len(d.layers.sites)} norm sites of {name}", site_table(d.layers), folded=True))
     maps = [figures.embedding_map(d.points, name) for name, d in named.items() if d.points is not None]
-    sections.append(
-        Section("Map", "<p>Placed by t-SNE from a PCA start; distances between far groups mean little.</p>", maps)
-    )
+    sections.append(Section("Map", "<p>Placed by t-SNE from a PCA start.</p>", maps))
     scales = {name: summary.variances for name, summary in all_summaries(named).items()}
     sections.append(Section("Dimensions", figures=[figures.dimension_scales(scales)]))
-    sections.append(Section("All figures", _figures(named)))
-    sections.append(definitions())
+    sections.append(Section("All measures", _measures(named), folded=True))
+    sections.append(replace(definitions(), folded=True))
     return write_page(path, f"Diagnosis of {' and '.join(names)}", lead, sections)
 
 
 def layer_sections(named: dict[str, Diagnosis]) -> list[Section]:
-    """The curves of the diagnoses that have layers; none if none has."""
+    """Curves by layer of the diagnoses that have layers; empty if none has."""
     with_layers = {name: d.layers.sites for name, d in named.items() if d.layers is not None}
     if not with_layers:
         return []
@@ -75,8 +84,14 @@ def layer_sections(named: dict[str, Diagnosis]) -> list[Section]:
     return [Section("Layer by layer", f"<p>{text}</p>", figures.layer_curves(with_layers))]
 
 
+def level_class(cell: str) -> str:
+    """The CSS class of a cell: its level, or more width for sentences."""
+    level = cell.partition(":")[0]
+    return level.split()[0] if level in LEVELS else "sentence" if cell.endswith(".") else ""
+
+
 def site_table(layers: Inspection) -> str:
-    """A row for each norm of a model, as HTML."""
+    """An HTML table with a row per norm of a model."""
     header, *rows = layer_table(list(layers.sites))
     rows = [[f"{row[0]} ({row[-1]})" if row[-1] else row[0], *row[1:-1]] for row in rows]
     return table(header[:-1], rows)
@@ -88,7 +103,7 @@ def definitions() -> Section:
 
 
 def short_names(targets: Sequence[str]) -> list[str]:
-    """The last part of each path, or the whole path where that would not tell two apart."""
+    """The last part of each path, or the whole path if last parts are equal."""
     names = [Path(target).name or target for target in targets]
     if len(set(names)) < len(names):
         names = list(targets)
@@ -96,7 +111,7 @@ def short_names(targets: Sequence[str]) -> list[str]:
 
 
 def summary_rows(named: dict[str, Summary]) -> list[list[str]]:
-    """One row for each figure, one column for each summary."""
+    """One row per measure, one column per summary."""
     tables = {name: _lines(summary) for name, summary in named.items()}
     return [[key, *(lines[key] for lines in tables.values())] for key in next(iter(tables.values()))]
 
@@ -144,18 +159,27 @@ def _verdict(name: str, d: Diagnosis) -> str:
     of = f"{html.escape(name)}: " if name else ""
     what = "[CLS]" if d.layers else "The embeddings"
     data = f" on {html.escape(d.data)}" if d.data else ""
-    rows = [[s.name, f"{s.value:.3f}", s.level, s.threshold] for s in d.verdict.signs]
+    rows = [[s.name, f"{s.value:.3g}", s.level, s.threshold] for s in d.verdict.signs]
     told = "" if d.lidar is None else f" LiDAR, the dimensions that tell labels apart: {d.lidar:.1f}."
     notes = "".join(f"<li>{html.escape(line)}</li>" for line in d.embeddings.notes)
-    advice = "".join(f"<li>{html.escape(line)}</li>" for line in d.verdict.advice)
+    advice = "".join(f"<li>{_with_code(line)}</li>" for line in d.verdict.advice)
     return (
         f'<div class="verdict {level.split()[0]}"><p><strong>{of}{html.escape(d.verdict.title)}</strong></p>'
         f"<p>{html.escape(d.verdict.reason)}</p></div>"
         f'<p class="quiet">{what} of {html.escape(d.target)}{data}, {d.embeddings.count:,} samples.{told}</p>'
-        + table(["sign", "value", "level", "threshold"], rows)
-        + f"<p>What to try next:</p><ul>{advice}</ul>"
-        + (f'<p>Worth knowing:</p><ul class="quiet">{notes}</ul>' if notes else "")
+        + table(["sign", "value", "level", "threshold"], rows, mark=level_class)
+        + f"<h2>What to try next</h2><ul>{advice}</ul>"
+        + (f"<h2>Worth knowing</h2><ul>{notes}</ul>" if notes else "")
     )
+
+
+def _with_code(text: str) -> str:
+    """Advice as HTML, with commands and quoted names as code."""
+    return re.sub(r"`([^`]+)`|(sepnorm\.\w+\([^)]*\)|sepnorm \w+ [^,]+)", _code, html.escape(text))
+
+
+def _code(found: re.Match[str]) -> str:
+    return f"<code>{found[1] or found[2]}</code>"
 
 
 def _spectra(named: dict[str, Diagnosis]) -> dict[str, Any]:
@@ -183,6 +207,6 @@ def _features_text(named: dict[str, Diagnosis]) -> str:
     return "<p>All components of the embeddings.</p>"
 
 
-def _figures(named: dict[str, Diagnosis]) -> str:
+def _measures(named: dict[str, Diagnosis]) -> str:
     summaries = all_summaries(named)
     return table(["", *summaries], summary_rows(summaries))

@@ -1,9 +1,10 @@
-"""The page itself: a lead, sections with text, figures and tables, all in one file that needs no network."""
+"""A self-contained HTML page: a lead, then sections with text, figures and tables."""
 
 from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -13,15 +14,18 @@ from typing import Any
 from sepnorm._version import __version__
 from sepnorm.errors import SepNormError
 from sepnorm.files import write_text
+from sepnorm.report.alternatives import in_words
 
-_LONG = 25  # rows of a table from which on it scrolls by itself
+_LONG = 25  # rows from which a table scrolls
+_CONTENTS = 3  # sections from which the page has a table of contents
+_NEGATIVE = re.compile(r"(?<![\w.])-(?=\d)")
 
 
 @dataclass(eq=False)
 class Section:
-    """A part of a page: ``body`` is HTML, ``figures`` are those of ``figures.py``, side by side where there is room.
+    """A section of a page. ``body`` is HTML; ``figures``, from ``figures.py``, stand side by side if there is room.
 
-    ``folded``: only its title is seen until a reader opens it.
+    With ``folded``, only the title is visible until a reader opens it.
     """
 
     title: str
@@ -33,37 +37,37 @@ class Section:
 def write_page(
     path: str | Path, title: str, lead: str, sections: Sequence[Section], pictures: Sequence[str] = ()
 ) -> Path:
-    """Writes one HTML file. ``title`` and section titles are text; ``lead`` and bodies are HTML.
+    """Writes one HTML file. ``title`` and section titles are plain text; ``lead`` and bodies are HTML.
 
-    ``pictures`` are SVG, shown beside points of figures that have their number as ``customdata``.
+    ``pictures`` are SVGs. A point of a figure shows the picture whose number it has in ``customdata``.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawn: list[str] = []
-    parts = [f"<header><h1>{html.escape(title)}</h1>{lead}</header>"]
-    for section in sections:
+    drawn: list[Any] = []
+    parts = []
+    for number, section in enumerate(sections):
         boxes = ""
         for figure in section.figures:
-            caption = html.escape(str(figure.layout.meta or ""))
-            height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
-            place = f'<div class="plot" id="figure-{len(drawn)}"{height}></div>'
-            boxes += f"<figure><figcaption>{caption}</figcaption>{place}</figure>"
-            drawn.append(figure.to_json())
+            boxes += _box(figure, len(drawn))
+            drawn.append(figure)
         figures = f'<div class="figures">{boxes}</div>' if boxes else ""
         heading, content = f"<h2>{html.escape(section.title)}</h2>", f"{section.body}{figures}"
         if section.folded:
-            parts.append(f'<details class="part"><summary>{heading}</summary>{content}</details>')
+            parts.append(f'<details class="part" id="part-{number}"><summary>{heading}</summary>{content}</details>')
         else:
-            parts.append(f"<section>{heading}{content}</section>")
+            parts.append(f'<section id="part-{number}">{heading}{content}</section>')
     resources = files("sepnorm.report")
-    data = "[" + ",".join(drawn).replace("<", "\\u003c") + "]"  # no text in the data can end the script
+    data = "[" + ",".join(figure.to_json() for figure in drawn) + "]"
+    data = data.replace("<", "\\u003c")  # so that no text in the data ends the script
     images = json.dumps(list(pictures)).replace("<", "\\u003c")
     hover = f'<img id="picture" alt="" hidden><script type="application/json" id="pictures">{images}</script>'
     text = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>
 <link rel="icon" href="data:,"><style>{(resources / "page.css").read_text(encoding="utf-8")}</style></head>
-<body><main>{"".join(parts)}<footer>Written by sepnorm {__version__}.</footer></main>
+<body><a class="skip" href="#main">Skip to the content</a>
+<main id="main" tabindex="-1"><header><h1>{html.escape(title)}</h1>{lead}</header>{_contents(sections)}{"".join(parts)}</main>
+<footer>Written by sepnorm {__version__}.</footer>
 {hover if pictures else ""}
 <script>{_plotly()}</script><script type="application/json" id="figures">{data}</script>
 <script>{(resources / "page.js").read_text(encoding="utf-8")}</script></body></html>
@@ -72,21 +76,50 @@ def write_page(
     return path
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], mark: Callable[[str], str] | None = None) -> str:
-    """An HTML table of text that scrolls by itself where it is too wide or too long.
+def _box(figure: Any, number: int) -> str:
+    """The HTML around a figure: title, legend (filled by the script), plot with text alternative, caption."""
+    said = html.escape(in_words(figure), quote=True)
+    title, caption = (html.escape(figure.layout.meta[key]) for key in ("title", "caption"))
+    return (
+        f'<figure><p class="title">{title}</p><ul class="legend"></ul>'
+        f'<div class="plot" id="figure-{number}" role="img" aria-label="{said}"></div>'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
 
-    ``mark`` gives the class of a cell by its text, or nothing.
+
+def _contents(sections: Sequence[Section]) -> str:
+    if len(sections) < _CONTENTS:
+        return ""
+    links = "".join(f'<li><a href="#part-{i}">{html.escape(each.title)}</a></li>' for i, each in enumerate(sections))
+    return f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], mark: Callable[[str], str] | None = None) -> str:
+    """An HTML table, which scrolls if it is too wide or too long. The first column holds row headers.
+
+    ``mark`` maps the text of a cell to its CSS class, or an empty string.
     """
 
     def cell(text: str) -> str:
         kind = mark(text) if mark is not None else ""
-        shown = html.escape(text).replace(" ± ", "&nbsp;±&nbsp;")
-        return f'<td class="{kind}">{shown}</td>' if kind else f"<td>{shown}</td>"
+        return f'<td class="{kind}">{typeset(text)}</td>' if kind else f"<td>{typeset(text)}</td>"
 
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
-    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    def line(row: Sequence[str]) -> str:
+        return f'<tr><th scope="row">{html.escape(row[0])}</th>{"".join(map(cell, row[1:]))}</tr>'
+
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' if name else "<td></td>" for name in header)
+    body = "".join(map(line, rows))
     kind = "scroll long" if len(rows) > _LONG else "scroll"
-    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    said = html.escape(f"Table of {', '.join(name for name in header if name)}", quote=True)
+    return (
+        f'<div class="{kind}" role="region" tabindex="0" aria-label="{said}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def typeset(text: str) -> str:
+    """Text as HTML, with minus signs, and no line break between a number and its interval."""
+    return _NEGATIVE.sub("&minus;", html.escape(text)).replace(" ± ", "&nbsp;±&nbsp;")
 
 
 def _plotly() -> str:

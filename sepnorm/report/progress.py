@@ -1,4 +1,4 @@
-"""Progress of training: all runs of a comparison in one grid on a terminal, plain lines elsewhere."""
+"""Training progress: one grid of all runs on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from sepnorm.training.trainer import Report
 
 _WAITING, _DONE, _FAILED = "·", "✓", "✗"
-_COLUMNS = 12  # seeds that are shown side by side; of more, those of now
-_REFRESH = 4  # times a second
+_COLUMNS = 12  # seeds shown side by side; if there are more, the current ones
+_REFRESH = 4  # per second
 
 
 @contextmanager
 def training_progress(quiet: bool) -> Iterator[Watch | None]:
-    """What is told of runs: a grid on the error channel, where that is a terminal; else lines for each run."""
+    """Shows the progress of runs: a grid if stderr is a terminal, else lines."""
     if quiet:
         yield None
     elif not sys.stderr.isatty():
@@ -40,10 +40,10 @@ def training_progress(quiet: bool) -> Iterator[Watch | None]:
 
 
 class Lines:
-    """A line when a run begins, and one for each quarter of its way."""
+    """Prints a line when a run starts, and one after each quarter."""
 
     def expect(self, arms: Sequence[str], seeds: Sequence[int]) -> None:
-        """Nothing is said beforehand."""
+        """Prints nothing."""
 
     def start(self, arm: str, seed: int) -> Report:
         say(f"{arm}, seed {seed}: begins", error=True)
@@ -58,24 +58,24 @@ class Lines:
         return report
 
     def finish(self, arm: str, seed: int, failed: bool = False) -> None:
-        """The next run's line says as much."""
+        """Prints nothing: the line of the next run shows it."""
 
 
 class Grid:
-    """Arms × seeds: how far each run is, what the last report said, and the time left."""
+    """A grid of arms × seeds with the progress of each run, the last message, and the time left."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.expect([], [])
 
     def expect(self, arms: Sequence[str], seeds: Sequence[int]) -> None:
-        """Begins anew: a study has several comparisons."""
+        """Starts over, because a study has several comparisons."""
         self._arms, self._seeds = list(arms), list(seeds)
-        self._shares: dict[tuple[str, int], float] = {}  # of runs that began: how much of its training is done
+        self._shares: dict[tuple[str, int], float] = {}  # share of training done, for started runs
         self._ended: dict[tuple[str, int], str] = {}
         self._said = ""
         self._begun: float | None = None
-        self._before = 0  # runs that were finished earlier
+        self._before = 0  # runs finished before this command
 
     def start(self, arm: str, seed: int) -> Report:
         key = (arm, seed)
@@ -96,14 +96,14 @@ class Grid:
         self._ended[arm, seed] = _FAILED if failed else _DONE
 
     def cell(self, arm: str, seed: int) -> str:
-        """What is shown of a run."""
+        """The text shown for a run."""
         key = (arm, seed)
         if key in self._ended or key not in self._shares:
             return self._ended.get(key, _WAITING)
         return f"{100 * self._shares[key]:.0f} %"
 
     def seconds_left(self) -> float | None:
-        """By what the runs took so far; None before anything is known."""
+        """Estimated from the runs so far; None until there is an estimate."""
         done = sum(self._shares.values()) - self._before
         if self._begun is None or done < 0.05:
             return None
@@ -111,7 +111,7 @@ class Grid:
         return (self._clock() - self._begun) * left / done
 
     def columns(self) -> list[int]:
-        """The seeds that are shown."""
+        """The seeds shown."""
         newest = max((self._seeds.index(seed) for _, seed in self._shares), default=0)
         first = max(0, newest + 1 - _COLUMNS)
         return self._seeds[first : first + _COLUMNS]

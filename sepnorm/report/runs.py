@@ -1,4 +1,4 @@
-"""What a run left in its folder, read back as a diagnosis."""
+"""Reads the files of a finished run as a diagnosis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 2000  # points of the map
 
 
 def diagnosis_of(arm: Arm, seed: int) -> Diagnosis:
-    """The diagnosis of an arm's test samples; without layers or tokens where the run kept none."""
+    """The diagnosis of an arm's test samples, without layers or tokens if the run saved none."""
     folder = arm.folders[seed]
     cloud = embeddings(folder / "embeddings.npz")
     layers = read_layers(folder / "layers.json")
@@ -31,18 +31,18 @@ def diagnosis_of(arm: Arm, seed: int) -> Diagnosis:
 
 
 def embeddings(path: Path) -> dict[str, Tensor]:
-    """The arrays of a run."""
+    """The saved arrays of a run, by name."""
     return read_arrays(path)
 
 
 def names_of(folder: Path) -> list[str] | None:
-    """What the test samples of a run are called; None where it kept no names."""
+    """Names of a run's test samples; None if it saved none."""
     path = folder / "names.json"
     return read_json(path) if path.is_file() else None
 
 
 def points(cloud: dict[str, Tensor], names: list[str] | None = None) -> Points:
-    """Some test samples for the map, with labels where there are some."""
+    """Some test samples for the map, with labels if there are any."""
     labels = [f"{float(label):g}" for label in cloud["labels"]] if "labels" in cloud else None
     every = torch.linspace(0, len(cloud["cls"]) - 1, min(len(cloud["cls"]), _SHOWN)).long().tolist()
     said = [names[i] if names else f"sample {i}" + (f", label {labels[i]}" if labels else "") for i in every]
@@ -50,7 +50,7 @@ def points(cloud: dict[str, Tensor], names: list[str] | None = None) -> Points:
 
 
 def read_layers(path: Path) -> Inspection | None:
-    """The inspection in a run's ``layers.json``; None where there is no such file."""
+    """The inspection in a run's ``layers.json``; None without this file."""
     if not path.is_file():
         return None
     kept = read_json(path)

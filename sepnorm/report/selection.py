@@ -1,26 +1,26 @@
-"""Which arms of a comparison have figures of their own, and what the others are subtracted from."""
+"""Selects the arms shown in figures, and the references of differences."""
 
 from __future__ import annotations
 
 from sepnorm.experiment.comparison import Arm, Comparison
 
-#: Arms that have figures of their own.
-MOST_ARMS = 6
+#: Number of arms shown in figures.
+MOST_ARMS = 8
 
 
 def shown_arms(comparison: Comparison) -> list[Arm]:
-    """The arms that have figures of their own, in their order: all, or else the baseline and the best others."""
+    """The arms shown in figures, in order: all, or if there are too many the baseline and the best others."""
     kept = comparison.ranked()[: MOST_ARMS - 1]
     return [arm for arm in comparison.arms if arm is comparison.arms[0] or arm in kept]
 
 
 def references(comparison: Comparison) -> list[Arm]:
-    """What the others are subtracted from: the baseline, and of three arms or more the next with the same lambda."""
+    """The arms to subtract: the baseline and, with three or more arms, the next with the same lambda."""
     baseline, *others = comparison.arms
     alike = [arm for arm in others if arm.config.uniformity_weight == baseline.config.uniformity_weight]
     return [baseline, *alike[:1]] if len(others) > 1 else [baseline]
 
 
 def without_lambda(arm: Arm) -> str:
-    """The name of an arm's norm and sites alone."""
+    """The norm and sites of an arm, without its lambda."""
     return arm.config.changed({"uniformity_weight": 0.0}).arm

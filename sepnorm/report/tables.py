@@ -1,4 +1,4 @@
-"""The tables of a comparison and of a study, as Markdown, LaTeX and CSV."""
+"""Tables of a comparison or study, as Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """Means of every arm, then the differences to the arms that others are subtracted from."""
+    """The table of means, then a table of differences for each reference."""
     return [comparison_rows(comparison), *(difference_rows(comparison, arm) for arm in references(comparison))]
 
 
 def summary_rows(comparison: Comparison) -> Table:
-    """A row for each arm with what decides: the primary metric, its verdict, what is seen beside it, and the geometry of [CLS]."""
+    """A row per arm with the deciding columns: primary metric, verdict, the metric beside it, and geometry of [CLS]."""
     primary, decisions = comparison.primary, comparison.decisions()
     beside = [metric for metric in (comparison.beside,) if metric is not None]
     geometry = [metric for metric in comparison.columns if metric.kind == "geometry" and metric != primary]
     counts = [str(len(arm.metrics)) for arm in comparison.arms]
-    same = len(set(counts)) == 1  # then the verdicts say how many
+    same = len(set(counts)) == 1  # then the verdicts state the number
     rows = []
     for arm, count in zip(comparison.arms, counts, strict=True):
         cells = [arm.name] if same else [arm.name, count]
@@ -35,12 +35,12 @@ def summary_rows(comparison: Comparison) -> Table:
         means = [arm.interval(metric.key) for metric in geometry]
         rows.append([*cells, *("" if mean is None else f"{mean.mean:.3g}" for mean in means)])
     judged = [] if primary is None else [primary.name, f"minus {comparison.arms[0].name}", "verdict"]
-    short = [metric.name.removeprefix("[CLS] ").removeprefix("effective ") for metric in geometry]  # of [CLS] all
+    short = [metric.name.removeprefix("[CLS] ").removeprefix("effective ") for metric in geometry]  # all are of [CLS]
     return ["arm", *([] if same else ["seeds"]), *judged, *(metric.name for metric in beside), *short], rows
 
 
 def comparison_rows(comparison: Comparison) -> Table:
-    """Header and a row for each arm: means with 95 % intervals."""
+    """A row per arm: means with 95 % intervals."""
     metrics = comparison.columns
     header = ["arm", "seeds", *(metric.name for metric in metrics)]
     rows = [
@@ -51,7 +51,7 @@ def comparison_rows(comparison: Comparison) -> Table:
 
 
 def difference_rows(comparison: Comparison, to: Arm) -> Table:
-    """Header and a row for each other arm: the paired differences with their intervals, the primary metric's with its verdict."""
+    """A row per other arm: paired differences with intervals, and the verdict on the primary metric."""
     metrics, decisions = comparison.columns, comparison.decisions(to)
     header = [f"minus {to.name}", *(metric.name for metric in metrics)]
     rows = []
@@ -67,7 +67,7 @@ def difference_rows(comparison: Comparison, to: Arm) -> Table:
 
 
 def runs_as_csv(comparison: Comparison) -> str:
-    """A row for each run with all its metrics."""
+    """A row per run with all metrics."""
     rows = io.StringIO()
     writer = csv.writer(rows)
     writer.writerow(["arm", "seed", *comparison.keys])
@@ -78,7 +78,7 @@ def runs_as_csv(comparison: Comparison) -> str:
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A table as Markdown has it."""
+    """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(
         f"| {' | '.join(_one_cell(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines
@@ -86,7 +86,7 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 
 
 def aligned(header: list[str], rows: list[list[str]]) -> str:
-    """A table for a terminal."""
+    """A table in aligned columns, for a terminal."""
     lines = [[_one_cell(cell) for cell in line] for line in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -113,5 +113,5 @@ def latex(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _one_cell(text: str) -> str:
-    """Names come from files too: no line of one begins a row of the table."""
+    """Text in one line: names from files may contain line breaks."""
     return " ".join(text.split())

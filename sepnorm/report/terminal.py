@@ -1,4 +1,4 @@
-"""What commands show in a terminal: progress, verdicts and tables that fit."""
+"""Terminal output of commands: progress bars, verdicts, and tables that fit the width."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def say(text: object, error: bool = False) -> None:
-    """Prints to one of the two channels; names in it may hold anything, and steer no terminal."""
+    """Prints to stdout or stderr, without control characters, which names from files may contain."""
     print(printable(str(text)), file=sys.stderr if error else sys.stdout, flush=True)
 
 
 @contextmanager
 def progress_bar(name: str, quiet: bool) -> Iterator[Any]:
-    """A bar on the error channel, where that is a terminal."""
+    """A progress bar on stderr if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -35,7 +35,7 @@ def progress_bar(name: str, quiet: bool) -> Iterator[Any]:
 
 
 def print_diagnoses(found: list[Diagnosis]) -> None:
-    """The measures side by side, then for each target its norm sites, the verdict with its signs, and advice."""
+    """Prints the measures side by side, then sites, verdict, signs and advice of each target."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -71,9 +71,9 @@ def print_diagnoses(found: list[Diagnosis]) -> None:
 
 
 def fitted(rows: list[list[str]], width: int) -> list[str]:
-    """The table of sites as lines of ``width``: the least needed columns go first, then the beginnings of paths.
+    """The table of sites in lines of ``width``: the least important columns are dropped first, then starts of paths.
 
-    What all paths begin with is left out, and a star marks degenerate sites.
+    The common prefix of paths is omitted. A star marks degenerate sites.
     """
     header, *body = rows
     parts = [row[0].split(".") for row in body]
@@ -103,8 +103,8 @@ def _tail(path: str, width: int) -> str:
 
 
 def metric_lines(metrics: Mapping[str, float]) -> list[str]:
-    """Metrics as lines: those of [CLS] and of the mean of tokens side by side, then the others."""
-    places = {"cls": "[CLS]", "mean": "mean of tokens"}
+    """Metrics as lines: [CLS] and mean of tokens side by side, then the others."""
+    places = {"cls": "[CLS]", "mean": "mean of tokens", "cls+mean": "[CLS] and mean", "moments": "moments"}
     both = [key.partition("_") for key in metrics]
     kept = {place: title for place, title in places.items() if any(part[0] == place for part in both)}
     rows = [["", *kept.values()]]

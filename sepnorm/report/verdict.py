@@ -1,8 +1,8 @@
-"""From figures to a verdict in words: which illnesses embeddings have, how bad they are, why, and what to try.
+"""From measures to a verdict: which illnesses embeddings have, how severe, why, and what to try.
 
-Four illnesses are told apart, each by a measure of its own, since each has another remedy: **off-centre** (a mean vector that
-all share), **few dimensions** (low rank after centring), **loud dimensions** (a few of far larger scale than the others) and
-**duplicates**. The first and the second are measured without loud dimensions, which would hide the rest.
+There are four illnesses, each with its own measure and remedy: **off-centre** (all vectors share a mean), **few
+dimensions** (low rank after centring), **loud dimensions** (a few have a far larger scale than the others) and
+**duplicates**. The first two are measured without loud dimensions, which would hide everything else.
 """
 
 from __future__ import annotations
@@ -17,22 +17,30 @@ if TYPE_CHECKING:
     from sepnorm.surgery.inspection import Inspection
 
 LEVELS = ("healthy", "partly collapsed", "collapsed")
-#: The illnesses, in the order in which they are named.
+#: The illnesses, in the order of reports.
 ILLNESSES = ("off-centre", "few dimensions", "loud dimensions", "duplicates")
 
-#: Mean cosine of two embeddings from which on they are off-centre. That alone is never a collapse: subtracting the mean undoes it.
+#: Mean cosine of two embeddings from which they are off-centre. This alone is no collapse: centring undoes it.
 COSINE = 0.5
-#: Centred effective rank below this share of the dimensions is a partial collapse, and below this number of dimensions a collapse.
+#: Centred effective rank below this share of the dimensions is a partial collapse; below this number, a collapse.
 RANK_SHARE, RANK_LEAST = 0.25, 2.0
-#: Loud dimensions with more than this share of the sum of squares decide the cosines.
+#: Loud dimensions dominate cosines if they have more than this share of the sum of squares.
 LOUD_SHARE = 0.25
-#: Shares of embeddings that are equal to another one: a partial collapse, and a collapse.
+#: Shares of duplicate embeddings that are a partial collapse, and a collapse.
 DUPLICATES = (0.05, 0.5)
 
 
 @dataclass(eq=False)
 class Sign:
-    """One figure, the level it stands for, the threshold in words, and the illness that it is the measure of."""
+    """One measure, compared with its threshold.
+
+    Attributes:
+        name: name of the measure.
+        value: the measured value.
+        level: one of ``LEVELS``.
+        threshold: the threshold in words.
+        illness: which of ``ILLNESSES`` it measures.
+    """
 
     name: str
     value: float
@@ -43,7 +51,15 @@ class Sign:
 
 @dataclass(eq=False)
 class Verdict:
-    """The worst level of the signs, a sentence that says why, and what to try, with commands; ``illnesses`` by name."""
+    """A verdict on embeddings.
+
+    Attributes:
+        level: the worst level of the signs, one of ``LEVELS``.
+        reason: why, in one or two sentences.
+        signs: the measures behind it.
+        advice: what to try, with commands, the simplest first.
+        illnesses: names of the illnesses found.
+    """
 
     level: str
     reason: str
@@ -58,7 +74,7 @@ class Verdict:
 
 
 def judge(found: Summary, *, target: str, data: str | None = None, layers: Inspection | None = None) -> Verdict:
-    """The verdict on embeddings, and on the layers of the model that they come from."""
+    """The verdict on embeddings and, if given, the layers of their model."""
     signs = [_off_centre(found), _few_dimensions(found), _loud(found), _duplicates(found)]
     level = max((sign.level for sign in signs), key=LEVELS.index)
     illnesses = [sign.illness for sign in signs if sign.level != "healthy"]
@@ -146,7 +162,7 @@ def _named(dimensions: list[int]) -> str:
 
 
 def _where(illnesses: list[str], layers: Inspection | None) -> str:
-    """At which norm the [CLS] vectors come close to each other for good."""
+    """A sentence on the norm from which [CLS] vectors stay close to each other."""
     if layers is None or not illnesses:
         return ""
     sites = [site for site in layers.sites if not site.degenerate]

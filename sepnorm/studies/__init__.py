@@ -1,1 +1,1 @@
-"""The tables and figures of the paper, and what it did not study, each by its name."""
+"""The tables and figures of the paper, and our own studies, each by name."""

@@ -1,4 +1,4 @@
-"""What a study would take, before it is begun: runs, steps, parameters, time from a short measurement, and disk."""
+"""Estimates the cost of a study: runs, steps, parameters, time from a short measurement, and disk space."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sepnorm.domains import open_domain
 from sepnorm.experiment.estimate import cost_of, measure
 from sepnorm.experiment.runs import finished, using_threads
 from sepnorm.experiment.slugs import slug
-from sepnorm.studies.plan import Part, configs_of
+from sepnorm.studies.parts import Part, configs_of
 
 
 def estimate(parts: Sequence[Part], given: Mapping[str, Any], folder: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and a row for each part."""
+    """Header, and a row for each part."""
     header = ["part", "runs", "finished", "steps a run", "parameters", "hours a run", "hours in all", "disk, GB"]
     rows = []
     measured: dict[str, tuple[float, int]] = {}
@@ -24,7 +24,8 @@ def estimate(parts: Sequence[Part], given: Mapping[str, Any], folder: Path) -> t
         done = sum(
             finished(each, folder / part.folder / "runs" / f"{slug(each.arm)}-seed{each.seed}") for each in seeded
         )
-        alike = configs[-1].changed({"data": "", "seed": 0}).model_dump_json()  # a model's size is not that of its data
+        # the size of a model does not depend on its data
+        alike = configs[-1].changed({"data": "", "seed": 0}).model_dump_json()
         if alike not in measured:
             model, batch = open_domain(part.domain).trial(configs[-1])
             with using_threads(base):

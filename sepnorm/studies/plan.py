@@ -1,59 +1,24 @@
-"""Which runs a study needs, at which scale. Parts of one name share their runs, whatever the study."""
+"""All studies, and the comparisons that each needs at each scale. Parts of the same name share their runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from sepnorm.data.places import require_here
-from sepnorm.domains import open_domain
-from sepnorm.domains.comparison import parse_arms
-from sepnorm.errors import SepNormError, nearest, require_known
-from sepnorm.training.configs import RunConfig
-from sepnorm.training.configs import preset as choose
+from sepnorm.errors import SepNormError, nearest
+from sepnorm.studies.parts import SCALES, Part, Study
 
-SCALES = ("demo", "small", "paper")
 SIX = ("ln", "bn@final", "ln+ln@final", "ln+bn@final", "bn+ln@final", "bn+bn@final")
-_IMAGES = ("ln", "bn@final", "bn+bn@final")  # shared, shared by batch, and what the paper's first table has for SepNorm
+# shared layer norm, shared batch norm, and SepNorm as in the paper's first table
+_IMAGES = ("ln", "bn@final", "bn+bn@final")
 _SPREAD = ("ln", "bn@final", "bn+ln@final", "bn+bn@final")
+_MIXED = ("ln", "bn+bn@final", "bn+mix@final", "ln+mix@final", "mix@final")
 _OTHERS = ("ln", "bn@final", "bn+ln@final")
 
 
-@dataclass(frozen=True)
-class Part:
-    """One comparison: what tables call it, and what it runs."""
-
-    name: str
-    domain: str
-    preset: str
-    norms: tuple[str, ...]  #: as ``--norms`` has them, the baseline first
-    samples: int  #: for training, to say beforehand how long a run takes
-    seeds: int = 3
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    lambdas: str = ""
-    targets: str = ""
-
-    shared: str = ""  #: the name of a part whose runs these are too
-
-    @property
-    def folder(self) -> str:
-        """Of its runs, which other parts of the same name share."""
-        return f"{self.domain}-{self.shared or self.name}".replace(" ", "-").replace(",", "")
-
-
-@dataclass(frozen=True)
-class Study:
-    """What is shown, how its page is drawn, and the parts of each scale; ``ours`` is what the paper has nothing of."""
-
-    title: str
-    draw: str  #: a function of ``drawing``
-    parts: Mapping[str, tuple[Part, ...]]
-    ours: bool = False
-
-
 def _digits(norms: tuple[str, ...] = _IMAGES, **options: Any) -> Part:
-    return Part("digits", "images", "demo", norms, 1297, changes={"epochs": 40}, **options)
+    return Part("digits", "images", "demo", norms, 900, changes={"epochs": 40}, **options)
 
 
 def _cifar(norms: tuple[str, ...] = _IMAGES, **options: Any) -> Part:
@@ -77,7 +42,7 @@ def _small(norms: tuple[str, ...]) -> dict[str, tuple[Part, ...]]:
 
 
 def _each(key: str, name: str, values: Mapping[str, tuple[float, ...]]) -> dict[str, tuple[Part, ...]]:
-    """A part for each value of a setting; that of the preset shares its runs with other studies."""
+    """A part for each value of a setting; the preset's value shares its runs with other studies."""
     found: dict[str, tuple[Part, ...]] = {}
     for scale, parts in _images(("ln", "bn+bn@final"), (_published("stl10", 5000, seeds=1),)).items():
         usual = {"demo": 64, "small": 128, "paper": 512}[scale]
@@ -96,8 +61,16 @@ def _each(key: str, name: str, values: Mapping[str, tuple[float, ...]]) -> dict[
     return found
 
 
+def _on_the_way(part: Part) -> Part:
+    """A part whose runs are probed during training, under its own name. On CIFAR-10 it is shorter, since probing takes
+    time.
+    """
+    changes = {"monitor": 8, "probes": True} | ({"epochs": 8} if part.preset == "small" else {})
+    return replace(part, name=f"{part.name}-steps", norms=_MIXED, changes={**part.changes, **changes})
+
+
 def _varied(part: Part) -> tuple[Part, ...]:
-    """A part three times: seeds that change all, the first weights alone, or the order alone."""
+    """A part three times: the seed changes all, the initial weights only, or the order only."""
     ways = {"all": "weights and order", "weights": "weights alone", "order": "order alone"}
     return tuple(
         replace(
@@ -117,6 +90,30 @@ def _with_text(norms: tuple[str, ...]) -> dict[str, tuple[Part, ...]]:
 
 _LEE = Part("lee", "text", "demo", _OTHERS, 500)
 _NCI = Part("nci", "molecules", "demo", _OTHERS, 3000)
+_UNLABELLED = Part("nci, unlabelled", "molecules", "demo", _OTHERS, 3000, changes={"task": "pretrain"})
+_FLOWERS = Part(
+    "flowers", "images", "small", _SPREAD, 1020, changes={"data": "flowers", "image_size": 64, "patch_size": 8}
+)
+_STSB = Part("stsb", "text", "small", _OTHERS, 20_000, changes={"on": "stsb"})
+# Molecules of ZINC without properties, then tables to probe: --data moleculenet=FILE --data moleculenet.test=FOLDER
+_MOLECULENET = Part(
+    "moleculenet",
+    "molecules",
+    "demo",
+    _OTHERS,
+    50_000,
+    changes={
+        "data": "zinc",
+        "task": "pretrain",
+        "contrastive_weight": 0.1,
+        "molecules": 62_500,
+        "train_molecules": 50_000,
+        "split": "random",
+        "max_atoms": 128,
+        "epochs": 2,
+        "learning_rate": 1e-3,
+    },
+)
 _SWEEP = {"lambdas": "0,0.01,0.1,1", "targets": "tokens,cls,both", "seeds": 1}
 _STL10 = _published("stl10", 5000, SIX, seeds=1)
 _PAPER_SWEEP = (_published("stl10", 5000, SIX, **_SWEEP),)
@@ -172,6 +169,7 @@ STUDIES = {
                         "epochs": 20,
                         "learning_rate": 2e-3,
                         "warmup": 0.05,
+                        "schedule": "cosine",
                         "attention_dropout": 0,
                         "activation_dropout": 0,
                     },
@@ -201,7 +199,7 @@ STUDIES = {
         "What differs from seed to seed: first weights, order and masks, or the test images",
         "seed_tables",
         {
-            "demo": _varied(Part("short runs on digits", "images", "demo", ("ln", "bn+bn@final"), 1297, seeds=6)),
+            "demo": _varied(Part("short runs on digits", "images", "demo", ("ln", "bn+bn@final"), 900, seeds=6)),
             "small": _varied(_cifar(seeds=8)),
             "paper": _varied(_published("stl10", 5000, seeds=8)),
         },
@@ -237,73 +235,52 @@ STUDIES = {
         _small(("ln", "rms@final", "bn+ln@final", "bn+rms@final")),
         ours=True,
     ),
+    "mixture": Study(
+        "Mixture Normalisation at the last norm: accuracy, and steps to the best of bn+bn",
+        "step_tables",
+        {
+            scale: (_on_the_way(part),)
+            for scale, (part,) in _images(_MIXED, (_published("stl10", 5000, seeds=1),)).items()
+        },
+        ours=True,
+    ),
     "probe": Study(
         "A BatchNorm before the head of the probe, and re-estimated statistics",
         "probe_tables",
         _small(_SPREAD),
         ours=True,
     ),
-    "pooling": Study("[CLS] against the mean of tokens", "pooling_tables", _with_text(_SPREAD), ours=True),
+    "pooling": Study(
+        "[CLS], the mean of tokens, or their moments",
+        "pooling_tables",
+        {
+            "demo": (_digits(_SPREAD), _LEE, _UNLABELLED),
+            "small": (_cifar(_SPREAD), _FLOWERS, _STSB, _MOLECULENET),
+            "paper": (_published("stl10", 5000, _SPREAD, seeds=1),),
+        },
+        ours=True,
+    ),
     "whitening": Study(
         "Centring and whitening afterwards, which need no training", "whitening_tables", _with_text(_SPREAD), ours=True
     ),
     "calibration": Study(
         "How a pretrained model survives the change of norms", "calibration", dict.fromkeys(SCALES, ()), ours=True
     ),
+    "tuning": Study(
+        "Tuning special tokens alone, against other ways to adapt an encoder",
+        "tuning",
+        dict.fromkeys(SCALES, ()),
+        ours=True,
+        copies=("transfer",),
+    ),
 }
 
 
 def find_study(name: str, ours: bool) -> Study:
-    """A study by its name, of the paper or of ours."""
+    """The study of a name, the paper's or ours."""
     known = [each for each, study in STUDIES.items() if study.ours == ours]
     if name not in known:
         other = " It is one of our own: sepnorm study." if name in STUDIES and not ours else ""
         other = " It is the paper's: sepnorm reproduce." if name in STUDIES and ours else other
-        raise SepNormError(f"there is no {name!r} here: there are {', '.join(known)}.{other or nearest(name, known)}")
+        raise SepNormError(f"unknown name {name!r}: choose from {', '.join(known)}.{other or nearest(name, known)}")
     return STUDIES[name]
-
-
-def parse_copies(pairs: Sequence[str]) -> dict[str, str]:
-    """``["cifar10=PATH"]`` by the names of parts; a path alone would not say of what it is a copy."""
-    found = {}
-    for pair in pairs:
-        name, equals, path = pair.partition("=")
-        if not equals or not name or not path:
-            raise SepNormError(
-                f"--data of a study names a copy of some of its data, as cifar10=PATH, found {pair!r}. To compare norms on data of "
-                "your own: sepnorm compare images --data PATH."
-            )
-        require_here(path)
-        found[name.strip()] = path
-    return found
-
-
-def parts_of(study: Study, scale: str, data: Mapping[str, str] | None = None, seeds: int | None = None) -> list[Part]:
-    """The parts at a scale, with other data for some of them by their names."""
-    require_known("scale", scale, SCALES)
-    parts = study.parts[scale]
-    names = [part.shared or part.name for part in parts]
-    for name in data or {}:
-        if name not in names:
-            raise SepNormError(
-                f"--data names {name!r}, and there are {', '.join(dict.fromkeys(names))}.{nearest(name, names)}"
-            )
-    found = []
-    for part, name in zip(parts, names, strict=True):
-        changes = dict(part.changes) | ({"data": data[name]} if data and name in data else {})
-        found.append(replace(part, changes=changes, seeds=seeds or part.seeds))
-    return found
-
-
-def configs_of(part: Part, given: Mapping[str, Any]) -> tuple[RunConfig, list[RunConfig]]:
-    """The settings that the arms of a part have in common, and those of each arm."""
-    base = choose(open_domain(part.domain).presets, part.preset).changed({**part.changes, **given})
-    norms = ",".join(part.norms)
-    arms = parse_arms(norms, part.lambdas, part.targets) if len(part.norms) > 1 else parse_arms(f"ln,{norms}")[1:]
-    return base, [base.changed(arm) for arm in arms]
-
-
-def check_parts(parts: Sequence[Part], given: Mapping[str, Any]) -> None:
-    """Refuses settings that do not fit, before anything is run."""
-    for part in parts:
-        configs_of(part, given)

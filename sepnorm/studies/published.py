@@ -1,4 +1,4 @@
-"""Figures of the paper (Chen et al., NeurIPS 2023) to put beside ours: per cent where not said otherwise, no seeds or intervals."""
+"""The paper's figures (Chen et al., NeurIPS 2023), in per cent unless noted; it has neither seeds nor intervals."""
 
 from __future__ import annotations
 

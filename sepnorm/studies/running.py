@@ -1,4 +1,4 @@
-"""What ``sepnorm reproduce`` and ``sepnorm study`` do: run what is not finished, draw the rest."""
+"""``sepnorm reproduce`` and ``sepnorm study``: run what is not finished, then draw."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from sepnorm.files import write_text
 from sepnorm.report.diagnosis import finite
 from sepnorm.report.page import write_page
 from sepnorm.report.tables import markdown
-from sepnorm.studies.drawing import DRAWERS, Drawn
-from sepnorm.studies.plan import Part, Study, configs_of
+from sepnorm.studies.drawing import DRAWERS
+from sepnorm.studies.drawn import Drawn
+from sepnorm.studies.parts import Part, Study, configs_of
 
 
 def run_study(
@@ -27,9 +28,18 @@ def run_study(
     folder: Path,
     launcher: str = "local",
     watch: Watch | None = None,
+    own: Any = None,
+    seeds: int | None = None,
 ) -> Path:
-    """Runs the parts of a study, reusing what is finished, and writes its page, ``.md`` and ``.json``; returns the page's path."""
-    if study.draw == "calibration":
+    """Runs the parts of a study that are not finished; writes its page, ``.md`` and ``.json``; returns the page's path.
+
+    ``own`` is the config of a study without parts, and ``seeds`` its number of seeds.
+    """
+    if study.draw == "tuning":
+        from sepnorm.studies.tuning import tuning
+
+        drawn = tuning(own, seeds, folder, launcher, watch)
+    elif study.draw == "calibration":
         from sepnorm.studies.survival import survival
 
         drawn = survival(given)
@@ -52,8 +62,8 @@ def _compare(
         return compare(domain.recipe, domain.metrics, base, configs, range(part.seeds), place, launcher, watch)
     except UnreadableDataError as error:
         raise SepNormError(
-            f"the data of {part.name}, {base.data}, cannot be had here: download it where there is a network (datasets and hubs "
-            f"keep a copy), or name a copy by --data '{part.shared or part.name}=PATH'. {error}"
+            f"the data of {part.name}, {base.data}, is not available here: download it where there is a network (datasets and "
+            f"the Hub keep a copy), or name a copy by --data '{part.shared or part.name}=PATH'. {error}"
         ) from error
 
 

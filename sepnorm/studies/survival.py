@@ -1,4 +1,4 @@
-"""How well a pretrained sentence encoder works right after its norms were changed, by how its new norms begin."""
+"""Scores of a pretrained sentence encoder right after conversion, by the initialisation of its new norms."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from sepnorm.domains.text.model import SimCSE
 from sepnorm.domains.text.recipe import TextRecipe
 from sepnorm.errors import SepNormWarning
 from sepnorm.experiment.intervals import interval
-from sepnorm.studies.drawing import Drawn
+from sepnorm.studies.drawn import Drawn
 from sepnorm.surgery.conversion import convert
 from sepnorm.training.configs import parse_arm
 
 ARMS = ("bn+ln@final", "bn+ln@all", "bn+bn@final", "bn+bn@all")
-COUNTS = (16, 64, 256, 1024)  # sentences that new norms are matched by
-_DRAWS = 3  # of other sentences each
+COUNTS = (16, 64, 256, 1024)  # sentences for calibration
+_DRAWS = 3  # repetitions with other sentences
 _BATCH = 64
 
 
 def survival(given: Mapping[str, Any]) -> Drawn:
-    """Spearman by [CLS] without any training: norms as new, with the old weights, and matched to some sentences.
+    """Spearman's correlation by [CLS] without training: new norms uninitialised, with the old weights, and calibrated.
 
-    ``given`` changes the demo preset of text: its model, its test sets.
+    ``given`` changes the demo preset of text, such as its model or test sets.
     """
     recipe = TextRecipe(PRESETS["demo"].changed(given))
     head = ["ours, [CLS] STS", "as new", "old weights", *(f"matched, {count} sentences" for count in COUNTS)]
@@ -57,10 +57,10 @@ def _score(recipe: TextRecipe, arm: str, calibrate: list[dict[str, Any]] | None,
     if arm != "ln":
         choice = parse_arm(arm)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SepNormWarning)  # that it stops working is what is measured
+            warnings.simplefilter("ignore", SepNormWarning)  # that the model breaks is what we measure
             convert(encoder, choice["norm"], sites=choice["sites"], calibrate=calibrate)
         for module in encoder.modules():
             if new and isinstance(module, nn.BatchNorm1d):
                 module.reset_parameters()
-    rows = recipe.encode(SimCSE(encoder, config, None), recipe.test_tokens)
+    rows = recipe.vectors(SimCSE(encoder, config, None), recipe.test_tokens, ["cls"])
     return f"{recipe.scores(rows, 'sts')['cls_sts_average']:.3f}"

@@ -54,6 +54,14 @@ def test_json_is_all_that_is_printed(run, clouds):
     assert found["embeddings"]["dominance_one"] is None  # not a number there
 
 
+def test_control_c_says_that_it_ended(run, clouds, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sepnorm.domains.diagnosis.diagnose", interrupted)
+    assert run("diagnose", "rank5.npy") == (130, "", "Interrupted.\n")
+
+
 def test_two_targets_side_by_side(run, clouds):
     code, out, _ = run("diagnose", "isotropic.npy", "--compare", "constant.npy")
     assert code == 0
@@ -80,7 +88,7 @@ def test_a_model_layer_by_layer_then_converted_and_compared(run, tmp_path):
     assert new["layers"][-1]["discrepancy"] < 0.1
     assert old["layers"][0]["degenerate"]
     code, _, err = run("convert", "model", "--data", "lines.txt", "--out", "new")
-    assert code == 1 and err == "Error: new is there already and not empty: name a new folder by --out.\n"
+    assert code == 1 and err == "Error: new already exists and is not empty: choose a new folder with --out.\n"
 
 
 @pytest.mark.parametrize(
@@ -88,12 +96,12 @@ def test_a_model_layer_by_layer_then_converted_and_compared(run, tmp_path):
     [
         (["diagnose", "nowhere.npy"], "there is no file nowhere.npy."),
         (["diagnose", "./nowhere/model"], "there is no file or folder ./nowhere/model."),
-        (["diagnose", "isotropic.npy", "--data", "x.txt"], "--data is for models"),
-        (["diagnose", "isotropic.npy", "--max-samples", "1"], "max_samples is at least 2"),
+        (["diagnose", "isotropic.npy", "--data", "x.txt"], "leave out --data, which is for models"),
+        (["diagnose", "isotropic.npy", "--max-samples", "1"], "max_samples must be at least 2"),
         (["diagnose", "isotropic.npy", "--column", "x"], "holds one array"),
-        (["diagnose", "some/model"], "must be run on something: add --data"),
+        (["diagnose", "some/model"], "which needs data: add --data"),
         (["diagnose", "some/model", "--data", "x.txt"], "taken for a name of the hub"),
-        (["diagnose", "cut.npy"], "cut.npy is no whole .npy file of embeddings"),
+        (["diagnose", "cut.npy"], "cut.npy cannot be read as a .npy file of embeddings"),
         (["diagnose", "nan.npy"], "every one of the 5 embeddings holds NaN"),
         (["diagnose", "one.npy"], "at least two embeddings"),
         (["diagnose", "isotropic.npy", "--out", "isotropic.npy/x"], "isotropic.npy"),

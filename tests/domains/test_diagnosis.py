@@ -76,9 +76,9 @@ def test_more_data_than_asked_for_is_not_read(tmp_path, monkeypatch):
 def test_too_little_data_is_refused(tmp_path):
     text_model(tmp_path / "model")
     (tmp_path / "lines.txt").write_text("the cat\n\n")
-    with pytest.raises(SepNormError, match=r"lines\.txt gave 1 samples, and at least two"):
+    with pytest.raises(SepNormError, match=r"lines\.txt has 1 samples, and at least two"):
         diagnose(str(tmp_path / "model"), str(tmp_path / "lines.txt"))
-    with pytest.raises(SepNormError, match="--label names a column"):
+    with pytest.raises(SepNormError, match="--label is only for files of embeddings"):
         diagnose(str(tmp_path / "model"), str(tmp_path / "lines.txt"), label="x")
 
 

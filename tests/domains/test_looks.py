@@ -84,6 +84,7 @@ def test_a_wrong_arm_leaves_no_finished_run_that_blocks_the_next_try(run):
         (["compare", "images", "--data", "./missing"], "there is no file or folder ./missing."),
         (["compare", "text", "--data", "t.csv", "--column", "nope"], "t.csv has no column 'nope'"),
         (["compare", "molecules", "--data", "t.csv"], "which column of t.csv holds SMILES is not clear"),
+        (["compare", "molecules", "--data", "t.csv", "--set", "depth=deep"], "depth"),
         (["compare", "images", "--data", "t.csv", "--column", "nope"], "t.csv has no column 'nope'"),
         (["compare", "text", "--test", "missing.csv"], "there is no file or folder missing.csv"),
         (["compare", "images", "--set", "data=./missing"], "there is no file or folder ./missing."),
@@ -262,7 +263,7 @@ def test_two_comparisons_of_different_data_do_not_meet(run, tmp_path):
 def test_a_dry_run_says_what_it_would_take_and_does_nothing(run, tmp_path):
     code, out, err = run("compare", "images", "--dry-run")
     assert code == 0, err
-    assert "Training a masked autoencoder of 4 blocks" in out and "18 runs, 320 steps each, " in out
+    assert "Training a masked autoencoder of 4 blocks" in out and "18 runs, 224 steps each, " in out
     assert "a run and" in out and "in all" in out and "Disk: about" in out and "Folder: runs/compare-images-demo" in out
     code, out, err = run("pretrain", "molecules", "--dry-run", "--max-steps", "7")
     assert code == 0 and "1 run, 7 steps each, " in out, err
@@ -280,7 +281,7 @@ def test_the_config_of_a_run_can_be_given_back(run, tmp_path):
     code, _, err = run("pretrain", "images", "--config", "first/config.json", "--norm", "ln", "--out", "third")
     assert code == 0 and json.loads(Path("third/config.json").read_text())["norm"] == "ln", err
     for more, said in (
-        (["--preset", "small"], "both say what all settings are"),
+        (["--preset", "small"], "not both: each sets everything"),
         (["--config", "nowhere.json"], "there is no file nowhere.json"),
     ):
         code, _, err = run("pretrain", "images", "--config", "first/config.json", *more)

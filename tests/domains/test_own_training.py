@@ -143,15 +143,15 @@ def test_metrics_that_differ_between_runs_are_one_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"metrics": {}}, "metrics says which metrics runs give"),
-        ({"metrics": {"accuracy": "up"}}, "metrics says whether more is better"),
+        ({"metrics": {}}, "metrics must name at least one metric"),
+        ({"metrics": {"accuracy": "up"}}, "metrics must say whether higher is better"),
         ({"arms": ["ln"]}, "at least two arms"),
         ({"arms": "ln,bn"}, "at least two arms"),
         ({"arms": ["ln", "bx+ln"]}, "bx"),
         ({"arms": ["ln", "ln"]}, "arms must differ"),
         ({"seeds": "many"}, "seeds is a number or 'auto'"),
         ({"seeds": 0}, "seeds is a whole number, at least 1"),
-        ({"run": 3}, "run is a function of an arm"),
+        ({"run": 3}, "run must be a function of an arm"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_runs(tmp_path, changes, said):
@@ -177,6 +177,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_is_killed_goes_on_with_what_is_missing(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     paths = os.pathsep.join([str(Path(sepnorm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -231,7 +232,7 @@ def test_a_table_of_scores_is_judged_in_both_forms(tmp_path):
         ("arm,seed\nln,1", "lacks the column of a metric"),
         ("arm,seed,accuracy\nln,x,1", "row 1 of .* has the seed 'x', which is no whole number"),
         ("arm,seed,accuracy\nln,0,1\nln,0,2\nbn,0,1", "row 2 of .* has accuracy of arm 'ln', seed 0, a second time"),
-        ("arm,seed,accuracy\nln,0,1", "has one arm, 'ln'"),
+        ("arm,seed,accuracy\nln,0,1", "has only one arm, 'ln'"),
         ("arm,seed,accuracy\nln,0,1\nbn,1,2", "has no seed that ln and another arm share"),
         ("arm,seed,accuracy\nln,0,nan\nbn,0,2", "row 1 of .* has nan for accuracy"),
         ("arm,seed,accurcy\nln,0,1\nbn,0,2", "has no metric 'accuracy': it has accurcy. Did you mean 'accurcy'"),

@@ -101,7 +101,7 @@ def test_an_interrupted_run_goes_on_when_told_to(run):
         pretrain("images", "demo", {"max_steps": 8}, [*TINY, "checkpoints=7"], Path("here"), start=lambda *arm: press)
     code, out, err = run(*words)
     assert code == 1 and out == ""
-    assert "here holds a run that is not finished, and nothing of it is lost: add --resume" in err
+    assert "here holds an unfinished run: add --resume" in err
     assert Path("here/checkpoints/checkpoint-3").is_dir() and not Path("here/model").exists()
     code, out, err = run(*words, "--resume")
     assert code == 0 and out == "Model: here/model\n", err
@@ -138,6 +138,9 @@ def test_images_of_a_folder_are_embedded_in_order_with_names_and_labels(run, sav
     code, _, err = run("embed", saved, pictures, "--out", "m.npy", "--pooling", "mean", "--quiet")
     rows = np.load("m.npy")
     assert code == 0 and rows.dtype == np.float32 and np.allclose(rows, encoded.tokens.mean(1), atol=1e-5)
+    for pooling in ("cls+mean", "moments"):
+        code, _, err = run("embed", saved, pictures, "--out", "m.npy", "--pooling", pooling, "--quiet")
+        assert code == 0 and np.allclose(np.load("m.npy"), encoded.pooled(pooling), atol=1e-3), err
     assert sorted(os.listdir("new")) == ["e.parquet"]
     code, out, err = run("diagnose", "new/e.parquet", "--json")
     assert code == 0 and json.loads(out)["embeddings"]["count"] == 12
@@ -229,9 +232,17 @@ def test_evaluate_probes_what_it_is_asked_for(run, saved):
     assert code == 0 and "Results: o/results.json" in err
     found = json.loads(out)
     assert list(found["metrics"]) == ["cls_knn", "cls_uniformity", "cls_effective_rank", "cls_mean_cosine"]
-    assert found["used"] == "1,297 images for training, 500 for testing, 10 classes"
+    assert found["used"] == "900 images for training, 897 for testing, 10 classes"
     with np.load("o/features.npz") as features:
-        assert features["train_cls"].shape == (1297, 16) and features["test_labels"].shape == (500,)
+        assert features["train_cls"].shape == (900, 16) and features["test_labels"].shape == (897,)
+    code, out, err = run(
+        "evaluate", saved, "--data", "digits", "--on", "knn", "--pooling", "moments,cls+mean", "--json", "--out", "o"
+    )
+    assert code == 0, err
+    both = json.loads(out)["metrics"]
+    assert both.keys() >= {"moments_knn", "cls+mean_knn", "cls+mean_uniformity"} and "cls_knn" not in both
+    with np.load("o/features.npz") as features:
+        assert features["train_moments"].shape == (900, 17 * 18 // 2) and features["test_cls+mean"].shape == (897, 32)
 
 
 @pytest.mark.parametrize("norm", ["ln", "bn+bn"])
@@ -271,7 +282,7 @@ def test_metrics_of_both_poolings_stand_side_by_side():
     [
         (
             ["pretrain", "imagse"],
-            "there is no domain 'imagse': there are images, molecules, text. Did you mean 'images'?",
+            "unknown domain 'imagse': choose from images, molecules, text. Did you mean 'images'?",
         ),
         (["pretrain", "images", "--preset", "dmeo"], "Did you mean 'demo'?"),
         (["pretrain", "images", "--norm", "bm+ln"], "Did you mean"),
@@ -282,7 +293,7 @@ def test_metrics_of_both_poolings_stand_side_by_side():
         (["evaluate", "SAVED", "--data", "digits", "--on", "liner"], "Did you mean 'linear'?"),
         (["evaluate", "SAVED", "--data", "digits", "--pooling", "cl"], "Did you mean 'cls'?"),
         (["evaluate", "SAVED", "--data", "digits", "--out", "file.txt"], "the folder file.txt cannot be made"),
-        (["evaluate", "text", "--on", "linear"], "there is no evaluation set 'linear'"),
+        (["evaluate", "text", "--on", "linear"], "unknown evaluation set 'linear'"),
         (["embed", "SAVED", "digits", "--out", "e.csv"], "written to .parquet or .npy files, found e.csv"),
         (["embed", "SAVED", "digits", "--out", "e.npy", "--pooling", "maen"], "Did you mean 'mean'?"),
         (["embed", "SAVED", "empty", "--out", "e.npy"], "empty holds no image"),

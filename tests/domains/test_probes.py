@@ -10,11 +10,11 @@ from sepnorm import SepNormError
 from sepnorm.domains.probes import (
     STRENGTHS,
     Split,
-    both_linear_probes,
     choosing,
     knn_probe,
     linear_probe,
     linear_probes,
+    linear_scores,
     probe,
 )
 
@@ -88,7 +88,7 @@ def test_both_probes_together_are_each_by_itself():
     assert together[0] != together[1]
     found = probe(split, ["linear"])
     assert set(found) == {"linear_top1", "linear_top5", "linear_bn_top1", "linear_bn_top5"}
-    right = both_linear_probes(split)[1]
+    right = linear_scores(split)[1]
     assert right.shape == split.test_labels.shape and float(right.double().mean()) == found["linear_top1"]
     assert found["linear_bn_top1"] == together[1]["top1"] and found["linear_top5"] == together[0]["top5"]
 

@@ -72,7 +72,7 @@ def test_diagnose_shows_the_mean_and_says_so(run, siglip):
 
 def test_evaluate_probes_the_mean_and_export_is_refused(run, siglip):
     code, out, err = run("evaluate", "siglip", "--data", "pictures", "--on", "knn")
-    assert code == 0 and "the model has no [CLS]" in out and "mean of tokens" in out, err
+    assert code == 0 and "the model has no [CLS]" in out and "mean of tokens" in out and "moments" in out, err
     code, _, err = run("evaluate", "siglip", "--data", "pictures", "--on", "knn", "--pooling", "cls")
     assert code == 1 and "siglip has no [CLS]" in err
     code, _, err = run("export", "siglip", "--out", "m.onnx")
@@ -105,4 +105,4 @@ def test_an_encoder_with_a_decoder_is_told_from_its_settings(run, tmp_path):
     (tmp_path / "lines.txt").write_text("a\nb\nc\n")
     for words in (["embed", "t5", "lines.txt", "--out", "e.npy"], ["diagnose", "t5", "--data", "lines.txt"]):
         code, _, err = run(*words)
-        assert code == 1 and "t5 is an encoder with a decoder (model type 't5'), which gives no [CLS]" in err
+        assert code == 1 and "t5 is an encoder-decoder model (model type 't5'), which has no [CLS]" in err

@@ -10,12 +10,10 @@ import pytest
 import torch
 from browser import CHROMIUM, DRIVER, MISSING, checked_page, console_errors, hover_text, opened, requests
 from models import bert, sentences
+from pages import SWEEP, THREE, comparison, with_details
 
-from sepnorm.domains.images.config import PRESETS
-from sepnorm.domains.images.domain import METRICS
 from sepnorm.domains.images.pictures import reconstructions
 from sepnorm.domains.molecules.pictures import draw
-from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.geometry import singular_values
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, lambda_lines
 from sepnorm.report.comparison_page import headline, write_comparison
@@ -27,50 +25,7 @@ from sepnorm.report.selection import references, shown_arms
 from sepnorm.report.tables import difference_rows
 from sepnorm.surgery.inspection import inspect
 
-THREE = [{"norm": norm} for norm in ("ln", "bn", "bn+bn")]
-SWEEP = [
-    {"norm": norm, "uniformity_weight": weight, "uniformity_on": on}
-    for norm in ("ln", "bn+bn")
-    for weight, on in ((0, "cls"), (0.1, "cls"), (0.01, "cls"), (1, "both"))
-]
 needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
-
-
-def comparison(folder, arms=THREE, seeds: int = 3, labels: bool = True) -> Comparison:
-    """Every arm is better than the one before it, by the probe and by uniformity."""
-    rng = np.random.default_rng(0)
-    found = []
-    for number, changes in enumerate(arms):
-        config = PRESETS["demo"].changed(changes)
-        arm = Arm(config.arm, config)
-        for seed in range(seeds):
-            arm.metrics[seed] = {
-                "cls_uniformity": -1.0 - number - 0.01 * number * seed,
-                "cls_effective_rank": 3.0 + number,
-                "loss": 0.5,
-            }
-            if labels:
-                arm.metrics[seed]["cls_linear_top1"] = 0.8 + 0.05 * number + 0.01 * seed + 0.001 * number * seed
-            arm.losses[seed] = [(step, 1 / step) for step in range(1, 20)]
-            arm.folders[seed] = folder / f"{number}-{seed}"
-            arm.folders[seed].mkdir(parents=True)
-            cloud = {"cls": rng.standard_normal((60, 8)), "mean": rng.standard_normal((60, 8))}
-            cloud |= {"tokens": rng.standard_normal((200, 8))} | ({"labels": rng.integers(0, 3, 60)} if labels else {})
-            np.savez(arm.folders[seed] / "embeddings.npz", **cloud)
-        found.append(arm)
-    return Comparison(found, METRICS)
-
-
-def with_details(found: Comparison) -> Comparison:
-    """The same with layers and reconstructions in the folders."""
-    layers = asdict(inspect(bert(), [sentences(16)]))
-    rng = np.random.default_rng(0)
-    for arm in found.arms:
-        for folder in arm.folders.values():
-            (folder / "layers.json").write_text(json.dumps(layers))
-            images = {key: rng.random((8, 1, 8, 8)).astype("float32") for key in ("original", "reconstructed")}
-            np.savez(folder / "reconstructions.npz", mask=rng.integers(0, 2, (8, 16)).astype("float32"), **images)
-    return found
 
 
 def test_tables_say_by_how_much_and_whether_it_is_decided(tmp_path):
@@ -137,11 +92,11 @@ def test_the_page_of_three_arms_in_a_browser(tmp_path):
     page = write_comparison(
         tmp_path / "report.html", "A <comparison>", found, lambda arms, seed: [reconstructions(arms, seed)]
     )
-    with checked_page(page, tmp_path, figures=15) as driver:
+    with checked_page(page, tmp_path, figures=14) as driver:
         assert driver.title == "A <comparison>"
-        assert "ln, seed 1" in hover_text(driver, "figure-2")
-        assert "encoder.layer" in hover_text(driver, "figure-9")
-        assert "sample" in hover_text(driver, "figure-13")
+        assert "ln, seed 1" in hover_text(driver, "figure-1")
+        assert "encoder.layer" in hover_text(driver, "figure-8")
+        assert "sample" in hover_text(driver, "figure-12")
         titles = [box.text for box in driver.find_elements("css selector", "h2")]
         assert titles == [
             "Differences by seed",
@@ -162,9 +117,9 @@ def test_the_page_of_three_arms_in_a_browser(tmp_path):
             )
             == [[71, 8, "pixelated"]] * 5
         )
-        captions = [box.text for box in driver.find_elements("css selector", "figcaption")]
-        assert "Singular values of [CLS]" in captions[3] and "Singular values of tokens" in captions[4]
-        assert "Map of ln" in captions[13] and "Map of bn+bn@final" in captions[14]
+        titles = figure_titles(driver)
+        assert "Singular values of [CLS]" in titles[2] and "Singular values of tokens" in titles[3]
+        assert "Map of ln" in titles[12] and "Map of bn+bn@final" in titles[13]
         better, plain = (
             driver.execute_script(f"return getComputedStyle(document.querySelector('{cell}')).color")
             for cell in ("td.better", "td:not([class])")
@@ -176,27 +131,25 @@ def test_the_page_of_three_arms_in_a_browser(tmp_path):
 @needs_browser
 def test_the_page_of_a_lambda_sweep_in_a_browser(tmp_path):
     page = write_comparison(tmp_path / "report.html", "A sweep", comparison(tmp_path, SWEEP))
-    with checked_page(page, tmp_path, figures=16) as driver:  # as above for six arms, without layers, and two targets
-        captions = [box.text for box in driver.find_elements("css selector", "figcaption")]
-        assert captions[3:5] == [
+    with checked_page(page, tmp_path, figures=17) as driver:  # as above for eight arms, without layers, and two targets
+        assert figure_titles(driver)[2:4] == [
             "[CLS] linear against lambda on [CLS]",
             "[CLS] linear against lambda on [CLS] and tokens",
         ]
-        places = "return document.getElementById('figure-3')._fullLayout.xaxis._categories"
+        places = "return document.getElementById('figure-2')._fullLayout.xaxis._categories"
         assert driver.execute_script(places) == ["0", "0.01", "0.1"]
-        assert "Figures with a line for each arm show 6 of the 8 arms" in driver.find_element("tag name", "body").text
 
 
 @pytest.mark.slow
 @needs_browser
 def test_the_page_of_data_without_labels_in_a_browser(tmp_path):
     page = write_comparison(tmp_path / "report.html", "No labels", comparison(tmp_path, SWEEP, labels=False))
-    with checked_page(page, tmp_path, figures=18) as driver:  # two measures against lambda rather than one
+    with checked_page(page, tmp_path, figures=19) as driver:  # two measures against lambda rather than one
         assert "The data have no labels" in driver.find_element("css selector", ".verdict").text
-        captions = [box.text for box in driver.find_elements("css selector", "figcaption")]
-        assert captions[2].startswith("Uniformity against [CLS] effective rank")
-        assert captions[3] == "[CLS] uniformity against lambda on [CLS]"
-        assert captions[5] == "[CLS] effective rank against lambda on [CLS]"
+        titles = figure_titles(driver)
+        assert titles[1] == "Uniformity against [CLS] effective rank"
+        assert titles[2] == "[CLS] uniformity against lambda on [CLS]"
+        assert titles[4] == "[CLS] effective rank against lambda on [CLS]"
 
 
 def test_without_labels_geometry_takes_the_lead(tmp_path):
@@ -223,21 +176,25 @@ def test_many_arms_have_full_tables_and_few_figures(tmp_path):
     found = comparison(tmp_path, arms, seeds=2)
     assert len(found.arms) > 60
     shown = shown_arms(found)
-    assert shown == [found.arms[0], *found.arms[-5:]]
+    assert shown == [found.arms[0], *found.arms[-7:]]
     found.arms[-1].metrics[0]["cls_linear_top1"] = float("nan")
-    assert found.arms[-1] not in shown_arms(found) and len(shown_arms(found)) == 6
+    assert found.arms[-1] not in shown_arms(found) and len(shown_arms(found)) == 8
     text = write_comparison(tmp_path / "report.html", "Many", found, lambda arms, seed: [made(arms, seed)]).read_text(
         encoding="utf-8"
     )
     page = text.split("</style>")[1].split("<script>")[0]
-    assert f"show 6 of the {len(found.arms)} arms: the baseline ln and the 5 best by [CLS] linear" in page
+    assert f"show 8 of the {len(found.arms)} arms: the baseline ln and the 7 best by [CLS] linear" in page
     assert (
-        page.count(f"<tr><td>{found.arms[7].name}</td>") == 6
+        page.count(f'<tr><th scope="row">{found.arms[7].name}</th>') == 6
     )  # summary, means, difference, verdict, and measures of two
-    assert page.count('class="plot"') == 1 + 2 + 3 + 3 + 6 + 2
-    assert "<summary><h2>Of a domain</h2></summary>6 arms, seed 0" in page
+    assert page.count('class="plot"') == 2 + 3 + 3 + 8 + 2 and f"8 of {len(found.arms)} arms are drawn" in page
+    assert "<summary><h2>Of a domain</h2></summary>8 arms, seed 0" in page
     assert f"of {len(found.arms) - 2} arms" in headline(found) and len(headline(found)) < 300  # one has no value
     assert len(against_uniformity(found)[0].data) == 2  # by norm
+
+
+def figure_titles(driver) -> list[str]:
+    return [box.text for box in driver.find_elements("css selector", ".figures .title")]
 
 
 def made(arms, seed) -> Section | None:
@@ -256,7 +213,7 @@ def test_lines_against_lambda_begin_without_the_term(tmp_path):
     }
     both = {name: len(arms) for name, arms in lambda_lines(found, "both").items()}
     assert both == {"ln": 2, "bn+bn@final": 2, "bn@final": 1}
-    assert [figure.layout.meta for figure in against_lambda(found)] == [
+    assert [figure.layout.meta["title"] for figure in against_lambda(found)] == [
         "[CLS] linear against lambda on [CLS]",
         "[CLS] linear against lambda on [CLS] and tokens",
     ]

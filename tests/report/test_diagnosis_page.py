@@ -4,15 +4,11 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from browser import CHROMIUM, DRIVER, MISSING, checked_page, hover_text
-from models import bert, sentences
+from pages import of_model
 
-from sepnorm.domains.diagnosis import Diagnosis, Points, diagnose
-from sepnorm.geometry import summary
+from sepnorm.domains.diagnosis import diagnose
 from sepnorm.report.diagnosis_page import short_names, write_diagnosis
-from sepnorm.report.verdict import judge
-from sepnorm.surgery.inspection import inspect
 
 needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 
@@ -27,17 +23,6 @@ def cloud_file(tmp_path):
         return str(path)
 
     return write
-
-
-def of_model() -> Diagnosis:
-    model = bert()
-    data = [sentences(16) for _ in range(4)]
-    layers = inspect(model, data)
-    x = torch.randn(64, 16)
-    names = [f"sentence {i} </script><img src=x onerror=alert(1)>" for i in range(64)]
-    found = summary(x)
-    verdict = judge(found, target="model", data="lines.txt", layers=layers)
-    return Diagnosis("a/long/path/" + "x" * 80, "lines.txt", verdict, found, found, layers, Points(x, None, names), x)
 
 
 @pytest.mark.slow

@@ -92,17 +92,17 @@ def test_a_run_keeps_what_the_page_needs_and_the_same_each_time(tmp_path):
     for name in ("one", "two"):
         perform(recipe, config, tmp_path / name)
         cloud, drawn = (np.load(tmp_path / name / f"{file}.npz") for file in ("embeddings", "reconstructions"))
-        assert cloud["tokens"].shape == (4096, 16) and cloud["cls"].shape == (500, 16)
+        assert cloud["tokens"].shape == (4096, 16) and cloud["cls"].shape == (897, 16)
         assert {key: drawn[key].shape for key in drawn.files} == {
             "original": (8, 1, 8, 8),
             "mask": (8, 16),
             "reconstructed": (8, 1, 8, 8),
         }
         layers = read_layers(tmp_path / name / "layers.json")
-        assert layers is not None and layers.samples == 500 and layers.sites[-1].norm == "bn+ln"
+        assert layers is not None and layers.samples == 512 and layers.sites[-1].norm == "bn+ln"
         # after re-estimation, so that the statistics fit whole images
         assert layers.sites[-1].discrepancy is not None and layers.sites[-1].discrepancy < 0.5
-        assert layers.sites[-1].after.tokens.count == 500 * 16
+        assert layers.sites[-1].after.tokens.count == 512 * 16
         text = (tmp_path / name / "layers.json").read_text(encoding="utf-8")
         kept.append((cloud["tokens"], drawn["reconstructed"], json.loads(text)))
     assert (

@@ -17,17 +17,14 @@ from sepnorm.domains.images.domain import METRICS
 from sepnorm.domains.probes import centred, whitened
 from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.experiment.estimate import measure
+from sepnorm.files import write_arrays
 from sepnorm.studies import published
-from sepnorm.studies.drawing import (
-    DRAWERS,
-    lambda_figures,
-    merged_table,
-    part_tables,
-    uniformity_figures,
-    whitening_tables,
-)
+from sepnorm.studies.drawing import DRAWERS, lambda_figures, uniformity_figures
 from sepnorm.studies.estimate import estimate
-from sepnorm.studies.plan import SCALES, STUDIES, Part, configs_of, find_study, parts_of
+from sepnorm.studies.own_drawing import merged_table, part_tables, pooling_tables, whitening_tables
+from sepnorm.studies.parts import SCALES, Part, configs_of, parts_of
+from sepnorm.studies.plan import STUDIES, find_study
+from sepnorm.studies.steps import steps_tables
 from sepnorm.training.configs import preset
 
 pytestmark = pytest.mark.slow
@@ -41,7 +38,7 @@ WORDS = [word for key, value in TINY.items() for word in ("--set", f"{key}={valu
 
 def test_every_study_has_a_drawer_and_settings_that_fit_at_every_scale():
     for study in STUDIES.values():
-        assert study.draw in DRAWERS or study.draw == "calibration"
+        assert study.draw in DRAWERS or study.draw in ("calibration", "tuning")
         for scale in SCALES:
             for part in study.parts[scale]:
                 base, configs = configs_of(part, {})
@@ -87,7 +84,7 @@ def test_other_data_and_seeds_are_for_the_parts_that_are_named():
     assert parts_of(STUDIES["batch-size"], "small", {"cifar10": "x"})[1].changes["data"] == "x"
     with pytest.raises(SepNormError, match=r"--data names 'shvn', and there are stl10.*Did you mean 'svhn'"):
         parts_of(STUDIES["table1"], "paper", {"shvn": "/here"})
-    with pytest.raises(SepNormError, match=r"there is no scale 'papre'.*Did you mean 'paper'"):
+    with pytest.raises(SepNormError, match=r"unknown scale 'papre'.*Did you mean 'paper'"):
         parts_of(STUDIES["table1"], "papre")
 
 
@@ -179,6 +176,30 @@ def test_the_question_of_a_study_is_answered_within_an_arm_too():
     )
 
 
+def test_moments_are_compared_with_cls_and_mean_and_errors_are_better_where_they_are_lower():
+    values = {"probe_bbbp_rmse": 1.0, "mean_probe_bbbp_rmse": 0.9, "moments_probe_bbbp_rmse": 1.2}
+    arms = [
+        Arm(norm, PRESETS["demo"], {seed: {key: value + seed for key, value in values.items()} for seed in range(3)})
+        for norm in ("ln", "bn+ln")
+    ]
+    molecules = Part("a", "molecules", "demo", ("ln",), 10)
+    tables = pooling_tables([(molecules, Comparison(arms, open_domain("molecules").metrics))]).tables
+    head, rows = tables[-1]
+    assert len(head) == 4 and head[1] == "a, mean probe of bbbp, RMSE, minus [CLS] probe of bbbp, RMSE"
+    assert rows[0] == ["ln", "-0.100 ± 0.000 better", "+0.200 ± 0.000 worse", "+0.300 ± 0.000 worse"]
+
+
+def test_a_part_may_be_tested_on_other_data():
+    found = parts_of(STUDIES["pooling"], "small", {"stsb": "texts", "stsb.test": "rated", "flowers": "x"})
+    assert {part.name: part.changes.get("test") for part in found} == {
+        "cifar10": None,
+        "flowers": None,
+        "stsb": "rated",
+        "moleculenet": None,
+    }
+    assert found[2].changes["data"] == "texts"
+
+
 def test_time_and_size_are_told_before_a_run(tmp_path):
     header, rows = estimate(parts_of(STUDIES["table4"], "demo"), {"width": 16, "heads": 2, "depth": 1}, tmp_path)
     assert header[:5] == ["part", "runs", "finished", "steps a run", "parameters"]
@@ -229,3 +250,43 @@ def test_a_sweep_is_arranged_as_in_the_paper():
     assert header == ["ours, a, [CLS] linear, λ=0.1 / 1", "λ=0", "on tokens", "on [CLS]", "on both"]
     assert rows == [[norm, "0.00", "", "5.00 / 50.00", "5.00"] for norm in ("ln", "bn+bn")]
     assert uniformity_figures([(part("a"), Comparison(arms, METRICS))]).tables[0][1][0][3] == "-0.100 / -1.000"
+
+
+def read_on_the_way(folder, name: str, lines: dict[int, list[float]]) -> Arm:
+    config = PRESETS["demo"].changed({"norm": name})
+    folders = {seed: folder / f"{config.norm}-{seed}" for seed in lines}
+    for seed, values in lines.items():
+        found = torch.tensor(values, dtype=torch.float64)
+        folders[seed].mkdir()
+        arrays = {"steps": torch.tensor([1, 10, 20]), "cls_linear_top1": found, "cls_knn": found}
+        write_arrays(folders[seed] / "monitor.npz", arrays)
+    return Arm(config.arm, config, {seed: {"cls_knn": 0.5} for seed in lines}, {}, folders)
+
+
+def test_steps_to_the_best_of_another_arm(tmp_path):
+    reference = read_on_the_way(tmp_path, "bn+bn", {0: [0.1, 0.2, 0.6], 1: [0.1, 0.5, 0.4]})
+    quick = read_on_the_way(tmp_path, "bn+mix", {0: [0.2, 0.6, 0.7], 1: [0.5, 0.2, 0.2]})
+    never = read_on_the_way(tmp_path, "ln", {0: [0.1, 0.2, 0.3], 1: [0.5, 0.5, 0.5]})
+    tables = steps_tables("here", Comparison([never, reference, quick], METRICS))
+    assert [header[0] for header, _ in tables] == ["here, [CLS] linear, on the way", "here, [CLS] kNN, on the way"]
+    rows = {row[0]: row[1:] for row in tables[0][1]}
+    assert rows["ln"][1:] == ["1 of 2", "", ""]
+    assert rows["bn+bn@final"][1:] == ["2 of 2", "15 ± 64", "1.00 ± 0.00"]  # steps 20 and 10
+    assert rows["bn+mix@final"][1:] == ["2 of 2", "6 ± 57", "0.30 ± 2.54"]  # at 10 of 20, at 1 of 10
+    assert steps_tables("here", Comparison([never, quick], METRICS)) == []
+
+
+def test_probes_on_the_way_change_nothing_of_a_run(tmp_path):
+    small = {**TINY, "norm": "bn+mix", "max_steps": 4, "monitor": 2}
+    recipe = open_domain("images").recipe(PRESETS["demo"])
+    found = []
+    for probes in (False, True):
+        config = PRESETS["demo"].changed({**small, "probes": probes})
+        model, trained, arrays = recipe.watched(config, tmp_path / str(probes))
+        found.append((model.state_dict(), trained.losses, arrays["monitor"]))
+    (weights, losses, without), (others, other_losses, probed) = found
+    assert losses == other_losses
+    assert all(torch.equal(value, others[key]) for key, value in weights.items())
+    assert probed["steps"].tolist() == [1, 2, 4]
+    assert set(probed) - set(without) == {"cls_linear_top1", "cls_knn"}
+    assert probed["cls_knn"].shape == (3,) and bool((probed["cls_knn"] > 0.2).all())

@@ -1,4 +1,4 @@
-"""``heal``: better vectors without training, by a linear map that held-out data agree with."""
+"""``heal``: improves embeddings without training, by a linear map that is kept only if held-out data confirm it."""
 
 from sepnorm.domains.healing.healing import Healing, heal
 from sepnorm.domains.healing.maps import load_map

@@ -1,4 +1,4 @@
-"""The remedies that are tried, mild ones first: a name, and the linear map that a sample's moments make of it."""
+"""The linear maps that ``heal`` tries, mild ones first. Each is made from the moments of a sample."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sepnorm.geometry.linear_maps import (
     whitening,
 )
 
-#: Samples for each dimension, below which no map is estimated.
+#: Least number of samples for each dimension to estimate a map.
 SAMPLES_PER_DIMENSION = 2
 POWERS = (0.25, 0.5, 0.75, 1.0)
 
 
 class Candidate(NamedTuple):
-    """A map of one pooling; with bare vectors the pooling is empty."""
+    """A map for one pooling; ``pooling`` is empty for bare vectors."""
 
     name: str
     make: Callable[[Moments], LinearMap]
@@ -35,7 +35,7 @@ class Candidate(NamedTuple):
 
 
 def candidates(dim: int) -> list[Candidate]:
-    """All for vectors of ``dim`` dimensions, the one that changes nothing first."""
+    """All candidates for ``dim`` dimensions; the first changes nothing."""
     tops = sorted({1, 2, max(3, dim // 100)})
     widths = sorted({dim // 2, dim // 4} - {0, 1}, reverse=True)
     found = [Candidate("nothing", nothing), Candidate("centre", centring), Candidate("standardise", standardising)]
@@ -50,13 +50,13 @@ def candidates(dim: int) -> list[Candidate]:
 
 
 def chosen_by_name(name: str, dim: int) -> Candidate:
-    """One of ``candidates`` that a user asked for."""
+    """The candidate that the user named."""
     known = {candidate.name: candidate for candidate in candidates(dim)}
     return known[require_known("remedy", name, known)]
 
 
 def require_enough(count: int, dim: int, source: str) -> None:
-    """Refuses a sample that is too small to estimate anything from."""
+    """Refuses a sample that is too small to estimate a map."""
     need = SAMPLES_PER_DIMENSION * dim
     if count < need:
         raise SepNormError(

@@ -1,8 +1,9 @@
-"""Which remedy is taken: the one that held-out data say is better than nothing, by the interval of the difference.
+"""The choice between candidates: one is taken only if held-out data show that it beats the unchanged vectors.
 
-Every candidate is scored on items (labelled samples, rated pairs, or two views of a sample) that its map was not fitted on. The
-difference of its score to that of the first candidate, which changes nothing, has an interval that holds for all candidates at
-once (95 %, Bonferroni). Nothing wins unless another's interval is above 0; of several the one with the highest score is taken.
+Every candidate is scored on items (labelled samples, rated pairs, or two views of a sample) on which its map was not
+fitted. The difference of its score to that of the first candidate, which changes nothing, has an interval that holds
+for all candidates at once (95 %, Bonferroni). Of the candidates whose interval is above 0, the one with the highest
+score is taken; without any, nothing is changed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class Scored:
-    """A candidate's score, and its difference to nothing with half the width of the interval."""
+    """A candidate's score, and its difference to changing nothing with the interval's half-width."""
 
     name: str
     score: float
@@ -41,7 +42,7 @@ class Scored:
 
 
 def by_hits(hits: Tensor, names: Sequence[str]) -> list[Scored]:
-    """From right answers (candidates, items) as 0 and 1; the score is their share."""
+    """Scores from right answers (candidates, items) as 0 and 1; the score is their share."""
     z, items = critical(len(names)), hits.shape[1]
     found = []
     for name, own in zip(names, hits.double(), strict=True):
@@ -52,9 +53,9 @@ def by_hits(hits: Tensor, names: Sequence[str]) -> list[Scored]:
 
 
 def by_ranks(cosines: Tensor, ratings: Tensor, names: Sequence[str], seed: int = 0) -> list[Scored]:
-    """From the cosines of rated pairs (candidates, pairs); the score is Spearman's correlation with the ratings (pairs,).
+    """Scores from cosines of rated pairs (candidates, pairs): Spearman's correlation with the ratings (pairs,).
 
-    The error of a difference is that of resampled pairs, the same for both.
+    The error of a difference is estimated by resampling pairs, the same for both candidates.
     """
     scores = _spearman(cosines, ratings)
     generator = torch.Generator().manual_seed(seed)
@@ -73,24 +74,24 @@ def by_ranks(cosines: Tensor, ratings: Tensor, names: Sequence[str], seed: int =
 
 
 def best_of(scored: Sequence[Scored]) -> int:
-    """The number of the candidate that is taken; 0 where none is better than nothing."""
+    """Index of the candidate to take; 0 if none beats changing nothing."""
     better = [number for number, each in enumerate(scored) if number and each.better]
     return max(better, key=lambda number: scored[number].score, default=0)
 
 
 def critical(count: int) -> float:
-    """How many standard errors an interval has to either side, so that all of ``count - 1`` hold at once."""
+    """Standard errors to either side of an interval, so that all ``count - 1`` intervals hold at once."""
     return NormalDist().inv_cdf(1 - _LEVEL / (2 * max(count - 1, 1)))
 
 
 def fold_of(count: int, seed: int = 0) -> Tensor:
-    """The fold (count,) of each sample: ``FOLDS`` of equal size, by chance."""
+    """The fold (count,) of each sample: ``FOLDS`` random folds of equal size."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     return torch.empty(count, dtype=torch.long).index_copy_(0, order, torch.arange(count) % FOLDS)
 
 
 def _spearman(values: Tensor, ratings: Tensor) -> Tensor:
-    """(candidates,) from (candidates, pairs) and (pairs,); 0 where all values are equal."""
+    """Correlations (candidates,) of (candidates, pairs) with (pairs,); 0 if all values are equal."""
     a, b = _ranks(values), _ranks(ratings[None])
     a, b = a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True)
     scale = (a.square().sum(1) * b.square().sum(1)).sqrt()
@@ -98,7 +99,7 @@ def _spearman(values: Tensor, ratings: Tensor) -> Tensor:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Ranks along the second dimension, equal values with their mean rank."""
+    """Ranks along the second dimension; equal values get their mean rank."""
     found = torch.empty(values.shape, dtype=torch.float64)
     for row, out in zip(values, found, strict=True):
         _, inverse, counts = row.unique(return_inverse=True, return_counts=True)
@@ -108,7 +109,7 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 def numbers_of(labels: Sequence[str]) -> Tensor:
-    """Labels as numbers (count,); refused where they say nothing."""
+    """Labels as class indices (count,). Labels that cannot be used for a choice are refused."""
     known = {label: number for number, label in enumerate(sorted(set(labels)))}
     found = torch.tensor([known[label] for label in labels])
     if len(known) < 2:

@@ -1,4 +1,4 @@
-"""From vectors or a model to the remedy that helps, and to what is written of it."""
+"""``heal``: from vectors or a model to the best linear map, and the result that is saved."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from sepnorm.report.diagnosis import finite
 from sepnorm.report.verdict import Verdict, judge
 from sepnorm.training.devices import check_device
 
-#: Samples of the data that a model is run on unless told otherwise.
+#: Default number of samples that a model is run on.
 MODEL_SAMPLES = 5000
-_MEASURED = 3000  # samples that verdicts are made from
+_MEASURED = 3000  # samples for a verdict
 _HOW = {
     "labels": "accuracy of nearest neighbours, in five folds",
     "pairs": "Spearman's correlation with the ratings of pairs",
@@ -42,17 +42,32 @@ _HOW = {
 
 @dataclass(eq=False)
 class Healing:
-    """The remedy that was chosen, and how.
+    """Result of ``heal``: the chosen map, and how it was chosen.
 
-    ``scored`` has every candidate with its score and its difference to nothing; ``before`` and ``after`` are thresholds.
+    Args:
+        target: name of the vectors or the model.
+        data: the data that a model was run on, or None.
+        count: number of samples.
+        how: what decided: ``labels``, ``pairs`` (rated), ``views`` (of a sample), ``verdict`` (of the diagnosis) or
+            ``asked`` (by ``method``).
+        chosen: name of the candidate; ``nothing`` if no map is better.
+        pooling: ``cls``, ``mean`` or ``sum`` of both; empty for bare vectors.
+        map: the linear map.
+        scored: score of every candidate, and its difference to changing nothing.
+        before: cosines that unrelated pairs rarely exceed, before healing.
+        after: the same after healing.
+        verdicts: diagnosis before and after.
+        summaries: geometry before and after.
+        source: the vectors and what is known of them.
+        notes: remarks for the reader.
     """
 
     target: str
     data: str | None
     count: int
-    how: str  #: labels, pairs, views, verdict or asked
+    how: str  # labels, pairs, views, verdict or asked
     chosen: str
-    pooling: str  #: cls, mean or sum; empty for bare vectors
+    pooling: str  # cls, mean or sum; empty for bare vectors
     map: LinearMap
     scored: list[Scored]
     before: list[Threshold]
@@ -63,26 +78,41 @@ class Healing:
     notes: list[str] = field(default_factory=list)
 
     def transform(self, x: Any) -> Any:
-        """Healed vectors: one (dim,) or many (count, dim), tensors or arrays."""
+        """Heals vectors.
+
+        Args:
+            x: one vector (dim,) or many (count, dim), as a tensor or array.
+
+        Returns:
+            Healed vectors of the same kind.
+        """
         return self.map.transform(x)
 
     @property
     def changed(self) -> bool:
-        """Whether anything is better than nothing."""
+        """Whether a map or another pooling was chosen."""
         return self.map.name != "nothing" or self.pooling != self.source.own
 
     @property
     def title(self) -> str:
-        """What was chosen, in a few words."""
+        """The choice in a few words."""
         return f"{self.pooling}: {self.chosen}" if self.pooling else self.chosen
 
     def before_and_after(self) -> tuple[Tensor, Tensor]:
-        """Some vectors (samples, dim) as they were, and healed."""
+        """Some vectors (samples, dim) before and after healing.
+
+        Returns:
+            Both sets of vectors.
+        """
         rows = self.source.rows
         return rows[self.source.own], self.map(rows[self.pooling])
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings, lists and dictionaries, for JSON."""
+        """The result as plain numbers, strings, lists and dictionaries, for JSON.
+
+        Returns:
+            The dictionary.
+        """
         return finite(
             {
                 "target": self.target,
@@ -108,7 +138,14 @@ class Healing:
         return "\n".join([*lines, *self.notes])
 
     def save(self, folder: str | Path) -> Path:
-        """Writes the map, results and the page to a folder, and for a model or a file what works without sepnorm."""
+        """Writes the map, ``results.json`` and the page, and the healed model or file, which works without sepnorm.
+
+        Args:
+            folder: the folder to write to.
+
+        Returns:
+            Path of the page.
+        """
         from sepnorm.domains.healing.writing import write_healing
 
         return write_healing(self, Path(folder))
@@ -135,30 +172,37 @@ def heal(
     seed: int = 0,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Healing:
-    """Looks for a linear map that makes vectors better, and keeps it only if held-out data say so.
+    """Finds a linear map that improves embeddings, and keeps it only if held-out data confirm it.
 
-    Candidates are nothing, centring, standardising, all-but-the-top and whitening with shrinkage at several powers and widths,
-    for a model each of [CLS], the mean of tokens and their sum. They are judged by labels (nearest neighbours), rated pairs
-    (Spearman), or two views of a sample, always on items that their map was not fitted on. Nothing wins unless another is
-    better by the interval of the difference.
+    Candidates are: nothing, centring, standardising, all-but-the-top, and whitening with shrinkage at several powers
+    and widths. For a model each is tried on [CLS], the mean of tokens and their sum. They are scored by labels (nearest
+    neighbours), rated pairs (Spearman's correlation) or two views of a sample, on items on which the map was not
+    fitted. One is taken only if the interval of its difference to changing nothing is above 0. Vectors without labels
+    are only centred or standardised, if their diagnosis suggests it.
 
     Args:
-        target: vectors (samples, dim) as a tensor or array; a ``.npy``, ``.npz``, ``.parquet`` or ``.csv`` of vectors; a model's
-            folder or name; or a ``SentenceTransformer``.
-        data: for models, what ``diagnose`` takes, or a list of texts.
-        test: for text models, a table of rated pairs (sentence1, sentence2, score); of one with splits, those for development.
-        labels: one for each row of an array; files and data bring their own.
-        pooling: of a model, ``"cls"`` or ``"mean"``, to keep to it; by default its own is the start, and all are tried.
-        method: a candidate by its name, as ``"centre"`` or ``"whiten 0.5"``, to take it without a choice.
-        out: a folder to write everything to, as ``Healing.save`` does.
-        column, label, split: of files and data, where they are not clear.
-        max_samples: of data that a model is run on, by default 5,000.
-        device: of a model.
-        seed: of the folds.
-        progress: called with the number of samples done, and of all.
+        target: vectors (samples, dim) as a tensor or array; a ``.npy``, ``.npz``, ``.parquet`` or ``.csv`` file of
+            vectors; a model's folder or name; or a ``SentenceTransformer``.
+        data: data to run a model on, as for ``diagnose``; or a list of texts.
+        test: for text models, a table of rated pairs (sentence1, sentence2, score). If it has splits, the development
+            split is used.
+        labels: labels for the rows of an array. Files and data bring their own.
+        method: name of a candidate, such as ``"centre"`` or ``"whiten 0.5"``, to use it without a choice.
+        pooling: try only ``"cls"`` or only ``"mean"`` of a model; default all.
+        out: folder for all files, as ``Healing.save`` writes them.
+        column: column with the vectors, texts or images; needed if several fit.
+        label: column with labels in a file of vectors.
+        split: split of a Hugging Face dataset.
+        max_samples: number of samples to run a model on; default 5,000.
+        device: device for a model: ``auto`` for the fastest, or torch's name of one.
+        seed: seed of the folds.
+        progress: called with the number of samples done and the total, or None.
 
     Returns:
-        The ``Healing``, whose ``transform(x)`` maps other vectors.
+        The result. Its ``transform(x)`` heals other vectors.
+
+    Raises:
+        SepNormError: if the target or data cannot be read, or there are too few samples for a map.
     """
     if progress is not None and not callable(progress):
         raise SepNormError(f"progress is a function of what is done and of all, found {progress!r}.")
@@ -236,7 +280,7 @@ def _source(
     found = from_model(encoder, own, records, test, most, named, report)
     encoder.to_device("cpu")
     if longest is not None:
-        target.max_seq_length = longest  # of a user's own model, which is cut while it is run here
+        target.max_seq_length = longest  # the user's own model is truncated while it runs here
     if pooling is not None:
         found.rows = {pooling: found.rows[pooling]}
     found.origin = target if isinstance(target, nn.Module) else find_model(str(target))
@@ -252,7 +296,7 @@ def _records(encoder: Encoder, data: Any, column: str | None, split: str) -> Ite
 def _chosen(
     source: Source, verdict: Verdict, method: str | None, seed: int
 ) -> tuple[str, list[Candidate], list[Scored]]:
-    """What is chosen by, the candidates, and what each scores."""
+    """What decides, the candidates, and the score of each."""
     dim = source.dim
     if method is not None:
         return "asked", [chosen_by_name(method, dim)._replace(pooling=source.own)], []
@@ -284,4 +328,5 @@ def _notes(how: str, verdict: Verdict) -> list[str]:
 
 
 def as_json(healing: Healing) -> str:
+    """The result as JSON."""
     return json.dumps(healing.as_dict(), indent=1)

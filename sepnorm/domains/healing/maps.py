@@ -1,4 +1,4 @@
-"""The file that holds a map: NumPy alone reads it."""
+"""The file of a linear map, which NumPy alone can read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sepnorm.errors import SepNormError
 from sepnorm.files import intact, refuse_bombs, write_whole
 from sepnorm.geometry.linear_maps import LinearMap
 
-#: The file that holds the map: ``weight`` (out, in), ``bias`` (out,), ``name`` and ``pooling``.
+#: File of the map: ``weight`` (out, in), ``bias`` (out,), ``name`` and ``pooling``.
 FILE = "healing.npz"
 
 
 def load_map(folder: str | Path) -> tuple[LinearMap, str]:
-    """The map that ``heal`` wrote to a folder, and the pooling that it comes behind (empty for bare vectors)."""
+    """Reads the map that ``heal`` wrote to a folder, and the pooling that it follows (empty for bare vectors)."""
     import numpy
 
     path = Path(folder) / FILE if Path(folder).is_dir() else Path(folder)
@@ -33,7 +33,7 @@ def load_map(folder: str | Path) -> tuple[LinearMap, str]:
 
 
 def healed_pooling(folder: str | Path) -> Callable[[Encoded], Tensor]:
-    """From hidden states to healed vectors (batch, out), by what ``heal`` wrote to a folder."""
+    """A function from hidden states to healed vectors (batch, out), by the map in a folder."""
     found, pooling = load_map(folder)
 
     def pool(encoded: Encoded) -> Tensor:
@@ -45,7 +45,7 @@ def healed_pooling(folder: str | Path) -> Callable[[Encoded], Tensor]:
 
 
 def write_map(path: Path, found: LinearMap, pooling: str) -> None:
-    """``weight``, ``bias``, ``name`` and ``pooling`` to an ``.npz`` file that NumPy alone reads."""
+    """Writes ``weight``, ``bias``, ``name`` and ``pooling`` to an ``.npz`` file."""
     import numpy
 
     def write(scratch: str) -> None:

@@ -1,4 +1,4 @@
-"""A model with the map behind its pooling, in the form that other libraries open."""
+"""Models with the linear map after their pooling, in forms that other libraries open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sepnorm.geometry.linear_maps import LinearMap
 
 
 def own_pooling(encoder: Encoder) -> str:
-    """The pooling that a model uses so far: that of its Pooling module, else [CLS] where it has one."""
+    """The pooling of a model: that of its Pooling module, else [CLS] if it has one, else the mean."""
     parts = sentence_parts(encoder.model)
     if parts is None:
         return "cls" if encoder.has_cls else "mean"
@@ -25,7 +25,7 @@ def own_pooling(encoder: Encoder) -> str:
 
 
 def sentence_parts(model: Any) -> list[Any] | None:
-    """Transformer, Pooling and perhaps Normalize of a ``SentenceTransformer``; None of any other model."""
+    """Transformer, Pooling and optionally Normalize of a ``SentenceTransformer``; None for any other model."""
     if type(model).__module__.partition(".")[0] != "sentence_transformers":
         return None
     parts = list(model)
@@ -38,7 +38,9 @@ def sentence_parts(model: Any) -> list[Any] | None:
 
 
 def healed_parts(parts: list[Any], found: LinearMap, pooling: str) -> list[Any]:
-    """The modules of a sentence encoder with a ``Dense`` behind the pooling; that of the sum takes [CLS] and mean together."""
+    """The modules of a sentence encoder with a ``Dense`` after the pooling; for the sum it takes [CLS] and mean
+    together.
+    """
     from sentence_transformers.base.modules.dense import Dense
     from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -57,7 +59,7 @@ def healed_parts(parts: list[Any], found: LinearMap, pooling: str) -> list[Any]:
 
 
 def write_sentence_encoder(target: str, folder: Path, found: LinearMap, pooling: str) -> bool:
-    """Writes a folder that ``SentenceTransformer(folder)`` opens; False where the model is none that it could hold."""
+    """Writes a folder that ``SentenceTransformer(folder)`` opens; returns False for a model that does not fit."""
     from sepnorm.surgery.families import is_transformers
     from sepnorm.surgery.opening.models import open_model
 
@@ -82,7 +84,7 @@ def save_parts(parts: list[Any], folder: Path) -> None:
 
 
 class HealedBody(nn.Module):
-    """An exported body with one more output: the healed embedding (batch, out)."""
+    """An exported body with a third output: the healed embedding (batch, out)."""
 
     def __init__(self, body: nn.Module, found: LinearMap, pooling: str, cls_in_mean: bool, leading: int) -> None:
         super().__init__()
@@ -105,7 +107,7 @@ class HealedBody(nn.Module):
 
 
 class HealedTextBody(HealedBody):
-    """Takes what a tokeniser gives, each (batch, tokens)."""
+    """Takes the tokeniser's outputs, each (batch, tokens)."""
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None

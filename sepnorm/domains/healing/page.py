@@ -1,4 +1,4 @@
-"""The page of a healing: before and after, side by side."""
+"""The page of a healing: before and after side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN, _NEIGHBOURS = 6, 3
 
 
 def write_page_of(healing: Healing, path: Path) -> Path:
-    """Writes the page, and gives its path."""
+    """Writes the page and returns its path."""
     name = short_names([healing.target])[0]
     sections = [
         Section("Similarity", _thresholds(healing), _cosines(healing)),
@@ -96,7 +96,7 @@ def _random_cosines(rows: Tensor) -> Tensor:
 
 
 def _known(healing: Healing) -> tuple[str, tuple[Tensor, Tensor]] | None:
-    """Cosines of pairs that belong together, before and after, and what these are."""
+    """Cosines of related pairs before and after, and what the pairs are."""
     source, found = healing.source, healing.map
     if source.pairs is not None:
         first, second, ratings = source.pairs
@@ -125,7 +125,7 @@ def _known(healing: Healing) -> tuple[str, tuple[Tensor, Tensor]] | None:
 
 
 def _same_label(labels: list[str]) -> list[int | None]:
-    """For each sample the next one of its label."""
+    """For each sample the previous one with the same label, or None."""
     last: dict[str, int] = {}
     found: list[int | None] = []
     for number, label in enumerate(labels):

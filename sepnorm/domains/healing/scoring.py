@@ -1,4 +1,4 @@
-"""What each candidate gets right on held-out items, its map fitted without them."""
+"""Scores of candidates on held-out items, with maps fitted without them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sepnorm.domains.healing.candidates import Candidate
 from sepnorm.domains.healing.choice import FOLDS, fold_of
 from sepnorm.geometry.linear_maps import LinearMap, Moments
 
-_NEIGHBOURS, _TEMPERATURE = 20, 0.07  # as the kNN probe has them
+_NEIGHBOURS, _TEMPERATURE = 20, 0.07  # as in the kNN probe
 _BLOCK = 1024
-#: Samples that a choice is made on, at most.
+#: Largest number of samples for a choice.
 SCORED = 5000
 
 
@@ -42,7 +42,7 @@ def view_hits(
     tried: Sequence[Candidate],
     seed: int,
 ) -> Tensor:
-    """Whether one view of a sample (samples, dim) is nearest to its own other view (candidates, samples)."""
+    """Whether one view of a sample (samples, dim) is nearest to its other view (candidates, samples)."""
     count = len(next(iter(views.values()))[0])
     folds = fold_of(count, seed)
     hits = torch.zeros(len(tried), count, dtype=torch.bool)
@@ -71,7 +71,7 @@ def pair_cosines(
 def _maps(
     rows: Mapping[str, Tensor], here: Tensor, all_moments: Mapping[str, Moments], tried: Sequence[Candidate]
 ) -> list[LinearMap]:
-    """The maps of candidates, fitted without the rows that are ``here``."""
+    """Maps of the candidates, fitted without the rows ``here``."""
     moments = {pooling: all_moments[pooling].without(rows[pooling][here]) for pooling in rows}
     return [candidate.make(moments[candidate.pooling]) for candidate in tried]
 
@@ -87,7 +87,7 @@ def _mapped(
 
 
 def nearest_votes(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
-    """The class (test,) that the nearest of ``train`` (count, dim) by cosine vote for, as the kNN probe has it."""
+    """The class (test,) by the votes of the nearest ``train`` (count, dim), weighted as in the kNN probe."""
     train, test = F.normalize(train.float(), dim=1), F.normalize(test.float(), dim=1)
     k, classes = min(_NEIGHBOURS, len(train)), int(labels.max()) + 1
     found = []

@@ -1,4 +1,4 @@
-"""Where vectors come from: an array, a file read in parts, or a model that is run on data."""
+"""Sources of vectors: an array, a file read in parts, or a model that is run on data."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from sepnorm.geometry.cloud import Sample, chunks, from_lists, refuse_or_warn_of
 from sepnorm.geometry.linear_maps import Moments
 
 Progress = Callable[[int, int | None], None]
-#: How the tokens of an input become one vector: [CLS], the mean of tokens, or the sum of both.
+#: Ways to turn tokens into one vector: [CLS], mean of tokens, or the sum of both.
 POOLINGS = ("cls", "mean", "sum")
 _RATED = ("sentence1", "sentence2", "score")
 _DEVELOPMENT = ("dev", "validation", "val")
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-_MISSING = 0.1  # share of samples that may lack a label
+_MISSING = 0.1  # largest share of samples without a label
 
 
 @dataclass(eq=False)
 class Source:
     """Vectors with what is known of them.
 
-    ``moments`` are of all vectors, by pooling; ``rows`` (samples, dim) are some, with labels and names where there are some.
+    ``moments`` are of all vectors, by pooling. ``rows`` (samples, dim) are some of them, with names and optionally
+    labels.
     """
 
     name: str
-    own: str  #: the pooling that is used so far; empty for bare vectors
+    own: str  # the model's own pooling; empty for bare vectors
     moments: dict[str, Moments]
     rows: dict[str, Tensor]
     names: list[str]
@@ -46,7 +47,7 @@ class Source:
     views: dict[str, tuple[Tensor, Tensor]] | None = None
     pairs: tuple[dict[str, Tensor], dict[str, Tensor], Tensor] | None = None
     notes: list[str] = field(default_factory=list)
-    origin: Any = None  #: the file, the model's name, or the model itself; None of an array
+    origin: Any = None  # the file, the model's name, or the model itself; None for an array
 
     @property
     def count(self) -> int:
@@ -58,7 +59,7 @@ class Source:
 
 
 def from_array(x: Any, labels: Sequence[Any] | None = None) -> Source:
-    """Vectors (samples, dim) in memory, or an array that is mapped from a file."""
+    """Vectors (samples, dim) in memory, or a memory-mapped array."""
     given = from_lists(x)
     said = (
         None if labels is None else [str(label) for label in (labels.tolist() if hasattr(labels, "tolist") else labels)]
@@ -70,7 +71,7 @@ def from_array(x: Any, labels: Sequence[Any] | None = None) -> Source:
 
 
 def from_file(file: EmbeddingFile, progress: Progress) -> Source:
-    """A file of vectors, whose labels are taken where it has some."""
+    """Vectors of a file, with its labels if it has some."""
 
     def parts() -> Iterator[tuple[Tensor, list[str] | None, list[str] | None]]:
         done = 0
@@ -129,7 +130,7 @@ def from_model(
     data: str,
     progress: Progress,
 ) -> Source:
-    """A model's vectors on data, by every pooling it has; with rated pairs, labels, or else two views of every sample."""
+    """Vectors of a model on data, by every pooling; with rated pairs, labels, or else two views of every sample."""
     kept = list(islice(records, most))
     if len(kept) < 2:
         raise SepNormError(f"{data} gave {len(kept)} samples: a map is estimated from many more.")
@@ -202,7 +203,7 @@ def _rated(encoder: Encoder, test: str, notes: list[str]) -> tuple[dict[str, Ten
 
 
 def _views(encoder: Encoder, records: Sequence[Record]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Vectors of two views of every sample: two parts of it where the encoder knows how to cut, else with dropout."""
+    """Vectors of two views of every sample: two parts of it if the encoder can cut it, else two passes with dropout."""
     cut = [encoder.views(record.content) for record in records]
     sides = []
     for side in (0, 1):
@@ -217,7 +218,7 @@ def _views(encoder: Encoder, records: Sequence[Record]) -> dict[str, tuple[Tenso
 
 @contextmanager
 def _dropping(encoder: Encoder, seed: int) -> Iterator[None]:
-    """Dropout for the time being, by random numbers of its own, while everything else evaluates."""
+    """Switches dropout on within the context, with its own random numbers; all else stays in evaluation mode."""
     parts = [module for module in encoder.model.modules() if isinstance(module, _DROPOUT) and module.p > 0]
     if not parts:
         raise SepNormError(
@@ -237,7 +238,7 @@ def _dropping(encoder: Encoder, seed: int) -> Iterator[None]:
 
 
 def open_vectors(target: Any, column: str | None, label: str | None) -> EmbeddingFile | None:
-    """A file of vectors, if a target names one."""
+    """The file of vectors that ``target`` names, or None."""
     from sepnorm.domains.requests import is_vectors
 
     if isinstance(target, str | Path) and is_vectors(str(target)):

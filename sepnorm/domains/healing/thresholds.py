@@ -1,4 +1,4 @@
-"""The similarity that unrelated pairs exceed once in 100, 1,000 and 10,000 times, with an interval."""
+"""The cosine that unrelated pairs exceed once in 100, 1,000 and 10,000 times, with an interval."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-#: Once in so many pairs.
+#: Once in this many pairs.
 RATES = (100, 1_000, 10_000)
 _ROWS = 2048
 _RESAMPLES = 200
-_EXPECTED = 10  # pairs above a threshold, without which there is none
+_EXPECTED = 10  # pairs above a threshold; with fewer there is none
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,11 @@ class Threshold:
 
 
 def thresholds(rows: Tensor, labels: Tensor | None = None, seed: int = 0) -> list[Threshold]:
-    """Of vectors (samples, dim). Pairs are unrelated if their labels differ, or, without labels, if they are not equal.
+    """Thresholds for vectors (samples, dim). Pairs are unrelated if their labels, or without labels their vectors,
+    differ.
 
-    The interval is from resampled vectors, since pairs that share one are not independent. A rate that fewer than ten pairs
-    would be above is left out.
+    The interval comes from resampled vectors, since pairs that share one are not independent. A rate that fewer than
+    ten pairs would exceed is left out.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=generator)[:_ROWS]

@@ -1,4 +1,4 @@
-"""What a healing leaves in a folder: the map, results, the page, and vectors or a model that work without sepnorm."""
+"""Writes a healing to a folder: map, results, page, and vectors or a model that work without sepnorm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VECTORS, ONNX = "vectors.npy", "model.onnx"
 
 
 def write_healing(healing: Healing, folder: Path) -> Path:
-    """Writes everything, and gives the page's path."""
+    """Writes everything and returns the page's path."""
     from sepnorm.domains.healing.healing import as_json
     from sepnorm.domains.healing.page import write_page_of
 
@@ -37,14 +37,14 @@ def write_healing(healing: Healing, folder: Path) -> Path:
 
 
 def write_vectors(path: Path, file: EmbeddingFile, found: LinearMap) -> int:
-    """All vectors of a file, healed, in their order as ``.npy`` in single precision, in parts; gives their number."""
+    """Writes all vectors of a file, healed and in order, as float32 ``.npy``, in parts; returns their number."""
     import numpy
 
     out, apply = found.weight.shape[0], found.in_single_precision()
     rows = 0
 
     def header(handle: Any) -> None:
-        # always of the same length, since it is written again once the number of rows is known
+        # of fixed length, since it is written again once the number of rows is known
         numpy.lib.format.write_array_header_1_0(handle, {"descr": "<f4", "fortran_order": False, "shape": (rows, out)})
 
     def write(scratch: str) -> None:
@@ -65,7 +65,7 @@ def write_vectors(path: Path, file: EmbeddingFile, found: LinearMap) -> int:
 
 
 def _write_model(healing: Healing, origin: Any, folder: Path) -> None:
-    if not isinstance(origin, str):  # a sentence encoder that is in memory
+    if not isinstance(origin, str):  # a sentence encoder in memory
         parts = sentence_parts(origin)
         if parts is None:
             healing.notes.append("The model is in memory and no SentenceTransformer: the map alone was written.")

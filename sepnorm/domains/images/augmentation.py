@@ -1,4 +1,4 @@
-"""Random resized crops and flips of a batch, on plain torch."""
+"""Random resized crops and flips of a batch, in plain torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor
 
 
 def augment(pixels: Tensor, draws: Tensor, smallest: float, flip: bool) -> Tensor:
-    """(images, channels, side, side), each cut to a share of its area between ``smallest`` and 1 and scaled back.
+    """Crops each image of (images, channels, side, side) to a share of its area from ``smallest`` to 1, and scales it
+    back.
 
-    ``draws`` (5, images) are random numbers from 0 to 1. The aspect ratio is between 3/4 and 4/3, as in MAE; half of the
-    images are mirrored if ``flip``.
+    ``draws`` (5, images) are random numbers from 0 to 1. The aspect ratio is between 3/4 and 4/3, as in MAE. With
+    ``flip``, half of the images are mirrored.
     """
     count = pixels.shape[0]
     area = smallest + (1 - smallest) * draws[0]

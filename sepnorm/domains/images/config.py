@@ -1,4 +1,4 @@
-"""Settings of a masked autoencoder, and presets with the reason beside each number."""
+"""Settings and presets of a masked autoencoder, with the reason beside each number."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from sepnorm.training.configs import RunConfig
 class ImageConfig(RunConfig):
     """A masked autoencoder (He et al., CVPR 2022) on images of one size, and its probes."""
 
-    data: str = "digits"  # a folder of images, a table, IDX files, digits, or a name of datasets
-    column: str | None = None  # of images, where it is not clear
-    label: str | None = None  # column of labels
-    image_size: int = Field(gt=0)  # pixels of a side; follows the data where no preset is named
-    patch_size: int = Field(gt=0)  # pixels of a side
-    channels: int = Field(3, ge=1, le=4)  # 1 for grey, 3 for colour; follows the data where no preset is named
-    width: int = Field(gt=0)  # of the encoder
+    data: str = "digits"  # folder of images, table, IDX files, digits (packaged), or Hugging Face dataset
+    column: str | None = None  # column with the images; needed if several fit
+    label: str | None = None  # column with the labels; needed if several fit
+    image_size: int = Field(gt=0)  # pixels of a side; taken from your data if no preset is named
+    patch_size: int = Field(gt=0)  # pixels of a side of a patch
+    channels: int = Field(3, ge=1, le=4)  # 1 for grey, 3 for colour; taken from your data if no preset is named
+    width: int = Field(gt=0)  # dimensions of the encoder
     depth: int = Field(gt=0)  # blocks of the encoder
-    heads: int = Field(gt=0)  # of attention in the encoder
-    decoder_width: int = Field(gt=0)  # and likewise of the decoder
+    heads: int = Field(gt=0)  # attention heads of the encoder
+    decoder_width: int = Field(gt=0)  # dimensions of the decoder
     decoder_depth: int = Field(gt=0)  # blocks of the decoder
-    decoder_heads: int = Field(gt=0)  # of attention in the decoder
-    mask_ratio: float = Field(0.75, gt=0, lt=1)  # share of the patches that are hidden
-    normalised_pixels: bool = True  # every patch is predicted at mean 0 and deviation 1
-    smallest_crop: float = Field(0.2, gt=0, le=1)  # share of the area; 1 for no crop
+    decoder_heads: int = Field(gt=0)  # attention heads of the decoder
+    mask_ratio: float = Field(0.75, gt=0, lt=1)  # share of the patches that are masked
+    normalised_pixels: bool = True  # predict each patch standardised to mean 0 and deviation 1
+    smallest_crop: float = Field(0.2, gt=0, le=1)  # smallest area of a random crop, as share of the image; 1: no crop
     flip: bool = True  # mirror images at random
-    pretrain_images: int | None = Field(None, gt=1)  # use this many of the training images
-    stream: int | None = Field(None, gt=1)  # read data of any size while training, so many images at a time
+    pretrain_images: int | None = Field(None, gt=1)  # number of training images to use; null for all
+    stream: int | None = Field(None, gt=1)  # read data of any size while training, this many images at a time
+    workers: int = Field(1, ge=0)  # processes that read and decode a stream ahead of training; 0 for none
+    probes: bool = False  # probe [CLS] on some images at every measurement of the monitor, as at the end
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -47,23 +49,23 @@ class ImageConfig(RunConfig):
                 raise SepNormError(f"{what} {width} cannot be divided among {heads} heads.")
         if self.stream is not None and self.pretrain_images is not None:
             raise SepNormError(
-                "a stream is read as long as max_steps says: leave out pretrain_images, or set it to nothing by "
-                "--set pretrain_images=null."
+                "the length of a stream is set by max_steps: leave out pretrain_images, or --set pretrain_images=null."
             )
         if int(self.patches * (1 - self.mask_ratio)) < 1:
             raise SepNormError(
-                f"mask_ratio {self.mask_ratio} of {self.patches} patches leaves none to see: lower it, or take smaller patches."
+                f"mask_ratio {self.mask_ratio} of {self.patches} patches leaves none visible: lower it, or use smaller patches."
             )
         return self
 
     @property
     def patches(self) -> int:
+        """Number of patches of an image."""
         return int((self.image_size // self.patch_size) ** 2)
 
 
 PRESETS = {
-    # scikit-learn's 8x8 digits, 2x2 patches: 16 tokens, 4 of them seen; ten seconds a run on one core. Many short runs tell arms
-    # apart better than few long ones: at 40 epochs the difference is smaller and its spread is not.
+    # scikit-learn's 8x8 digits in 2x2 patches: 16 tokens, 4 of them visible; ten seconds a run on one core. Many short
+    # runs distinguish arms better than few long ones: at 40 epochs the difference is smaller and its spread is not.
     "demo": ImageConfig(
         image_size=8,
         patch_size=2,
@@ -76,12 +78,12 @@ PRESETS = {
         decoder_heads=4,
         epochs=16,
         batch_size=64,
-        learning_rate=1e-3,  # small models learn at higher rates than the published 1.5e-4 per 256 images
-        smallest_crop=1.0,  # a digit cut at the edge is another digit
-        flip=False,  # a mirrored digit is none
-        threads=1,  # more are no faster here, and two runs fit on two cores
+        learning_rate=1e-3,  # small models learn at higher rates than the published 1.5e-4 for 256 images
+        smallest_crop=1.0,  # a cropped digit may look like another
+        flip=False,  # a mirrored digit is no digit
+        threads=1,  # more are not faster here, and two runs fit on two cores
     ),
-    # 32x32 such as CIFAR, 4x4 patches: 64 tokens, 16 of them seen; about five minutes a run on one core
+    # 32x32 images such as CIFAR in 4x4 patches: 64 tokens, 16 of them visible; about five minutes a run on one core
     "small": ImageConfig(
         data="cifar10",
         image_size=32,
@@ -98,7 +100,7 @@ PRESETS = {
         pretrain_images=10_000,
         threads=1,
     ),
-    # ViT-Base as in the paper: 4000 epochs at batch 512, mask 75 %; the decoder and the schedule are those of MAE
+    # ViT-Base as in the paper: 4000 epochs, batch size 512, 75 % masked; decoder and schedule as in MAE
     "paper": ImageConfig(
         data="stl10",
         image_size=224,

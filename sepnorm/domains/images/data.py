@@ -1,4 +1,4 @@
-"""Images in memory at one size, from files, tables, IDX files, ``datasets`` names, or scikit-learn's digits."""
+"""Images in memory at one size, from files, tables, IDX files, Hugging Face datasets, or scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sepnorm.errors import SepNormError, tell_limit
 from sepnorm.files import require_file
 
 _UNKNOWN = "the test images have classes that the training images do not have, such as {!r}."
-_MOST_PACKED = 1032  # times smaller than its content gzip can make a file
+_MOST_PACKED = 1032  # largest compression ratio of gzip
 
 
 @dataclass(eq=False)
 class ImageSet:
-    """Images (count, channels, side, side) as bytes, and labels (count,) with the names of the classes, if there are any."""
+    """Images (count, channels, side, side) as bytes, and optionally labels (count,) with the names of the classes."""
 
     images: Tensor
     labels: Tensor | None
@@ -39,7 +39,7 @@ class ImageSet:
 
 @dataclass(eq=False)
 class ImageData:
-    """What a run is trained and tested on, and the mean and deviation of each channel of the training images."""
+    """Training and test images, and mean and deviation of each channel of the training images."""
 
     train: ImageSet
     test: ImageSet
@@ -56,11 +56,11 @@ def load_images(
     label: str | None = None,
     most: int | None = None,
 ) -> ImageData:
-    """Reads a source whole, at the size asked for.
+    """Reads a source whole, at the given size.
 
-    ``digits``; a folder, with ``train`` and ``test`` inside or without; a parquet or other table, split by its column
-    ``split`` if it has one; a folder of IDX files; a name in ``KNOWN``, or a ``datasets`` name. Without a split, every fifth
-    image is for testing. ``most``: use so many of the training images, evenly taken.
+    A source is ``digits``; a folder, with or without ``train`` and ``test`` inside; a table, split by its column
+    ``split`` if it has one; a folder of IDX files; a name in ``KNOWN``; or another Hugging Face dataset. Without a
+    split, every fifth image is for testing. ``most``: use this many training images, evenly spaced.
     """
     if channels not in (1, 3, 4):
         raise SepNormError(f"images have 1, 3 or 4 channels, found {channels}.")
@@ -76,10 +76,10 @@ def load_images(
 
 
 def with_scale(train: ImageSet, test: ImageSet) -> ImageData:
-    """The two sets with the mean and deviation of each channel of the first."""
+    """Both sets, with mean and deviation of each channel of the training images."""
     flat = train.images.transpose(0, 1).flatten(1)
     stride = max(1, flat.shape[1] // 2_000_000)
-    while math.gcd(stride, train.images.shape[-1]) > 1:  # or only some columns would be seen
+    while math.gcd(stride, train.images.shape[-1]) > 1:  # else only some columns of pixels would be used
         stride += 1
     some = flat[:, ::stride].float() / 255
     return ImageData(train, test, some.mean(1).tolist(), some.std(1).clamp(min=1e-3).tolist())
@@ -96,7 +96,7 @@ def _read(source: str, side: int, channels: int, column: str | None, label: str 
         train = _collect(read_images(parts[0]), side, channels)
         return train, _collect(read_images(parts[1]), side, channels, train.classes)
     known = KNOWN.get(source)
-    if not path.exists():  # a file or folder here comes before a name
+    if not path.exists():  # an existing file or folder takes precedence over a name
         known = known or {"name": source, "train": "train", "test": "test"}
         label = label or known.get("label")
         train = _collect(read_images(known["name"], column, known["train"], label), side, channels)
@@ -105,12 +105,15 @@ def _read(source: str, side: int, channels: int, column: str | None, label: str 
 
 
 def is_held_whole(source: str) -> bool:
-    """Whether a source is read whole and not as records: scikit-learn's digits, or a folder of IDX files."""
+    """Whether a source is read whole rather than as records: scikit-learn's digits, or a folder of IDX files."""
     return source == "digits" or (Path(source).is_dir() and idx_files(Path(source)) is not None)
 
 
 def _digits(side: int, channels: int) -> tuple[ImageSet, ImageSet]:
-    """1,797 handwritten digits of 8x8 that come with scikit-learn; 500 of them, chosen once and for all, are for testing."""
+    """scikit-learn's 1,797 handwritten digits of 8x8 pixels. A fixed half of them is for testing.
+
+    A smaller test set would add more to the spread over seeds than fewer training images do (``study seeds``).
+    """
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -123,7 +126,7 @@ def _digits(side: int, channels: int) -> tuple[ImageSet, ImageSet]:
         images.expand(-1, channels, -1, -1).contiguous(), torch.from_numpy(bunch.target).long(), [*map(str, range(10))]
     )
     numbers = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))
-    return whole.take(numbers[:-500]), whole.take(numbers[-500:])
+    return whole.take(numbers[:900]), whole.take(numbers[900:])
 
 
 def _collect(records: Iterator[Record], side: int, channels: int, classes: list[str] | None = None) -> ImageSet:
@@ -135,7 +138,7 @@ def _collect(records: Iterator[Record], side: int, channels: int, classes: list[
 
 
 def _split(records: Iterator[Record], side: int, channels: int) -> tuple[ImageSet, ImageSet]:
-    """By the split that a record names, or else one in five for testing."""
+    """Splits records by the split that they name, else one in five for testing."""
     images, labels, splits = [], [], []
     for record in records:
         images.append(to_bytes(record.content, side, channels))
@@ -150,7 +153,7 @@ def _split(records: Iterator[Record], side: int, channels: int) -> tuple[ImageSe
 
 
 def assemble(images: list[Tensor], labels: list[str | None], classes: list[str] | None) -> ImageSet:
-    """A set of images, with labels if all have one; without names of classes these are those of the labels."""
+    """A set of images, with labels if all images have one. Without ``classes``, the labels' own names are used."""
     if not images:
         raise SepNormError("there are no images.")
     if any(label is None for label in labels):
@@ -164,20 +167,23 @@ def assemble(images: list[Tensor], labels: list[str | None], classes: list[str] 
 
 
 def class_names(labels: Iterable[str | None]) -> list[str]:
-    """The different labels in order, numbers as numbers."""
+    """Distinct labels, sorted; numbers are sorted as numbers."""
     return sorted({str(label) for label in labels}, key=lambda name: (not name.isdigit(), name.zfill(9)))
 
 
 def to_bytes(image: Any, side: int, channels: int) -> Tensor:
-    """(channels, side, side) as bytes from an image of Pillow: shorter side to ``side``, then the middle."""
+    """A Pillow image as bytes (channels, side, side): the shorter side is scaled to ``side``, the centre cropped."""
     from PIL import Image
 
     scale = side / min(image.size)
     size = (max(side, round(image.width * scale)), max(side, round(image.height * scale)))
     if size != image.size:
         image = image.resize(size, Image.Resampling.BICUBIC)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    image = image.crop((left, top, left + side, top + side)).convert({1: "L", 3: "RGB", 4: "RGBA"}[channels])
+    if image.size != (side, side):
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        image = image.crop((left, top, left + side, top + side))
+    mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
+    image = image if image.mode == mode else image.convert(mode)
     return (
         torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).reshape(side, side, channels).permute(2, 0, 1)
     )
@@ -207,7 +213,7 @@ def _from_idx(images: Path, labels: Path, side: int, channels: int, classes: lis
 
 
 def _idx(path: Path) -> Tensor:
-    """An IDX file: two zero bytes, the type, the number of dimensions, the dimensions, the values."""
+    """Reads an IDX file: two zero bytes, type, number of dimensions, dimensions, values."""
     require_file(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:

@@ -30,6 +30,8 @@ METRICS = Metrics(
         Metric("cls_knn", "[CLS] kNN"),
         Metric("mean_linear_top1", "mean linear"),
         Metric("mean_knn", "mean kNN"),
+        Metric("moments_linear_top1", "moments linear"),
+        Metric("moments_knn", "moments kNN"),
         *GEOMETRY,
         LOSS,
         Metric("cls_linear_top5", "[CLS] linear, top-5", shown=False),
@@ -41,6 +43,7 @@ METRICS = Metrics(
         Metric("mean_linear_bn_top5", "mean linear, with BN, top-5", shown=False),
         Metric("mean_centred_knn", "mean kNN, centred", shown=False),
         Metric("mean_whitened_knn", "mean kNN, whitened", shown=False),
+        Metric("moments_linear_top5", "moments linear, top-5", shown=False),
         Metric("mean_uniformity", "mean uniformity", False, kind="geometry", shown=False),
         Metric("mean_effective_rank", "mean effective rank", kind="geometry", shown=False),
         Metric("mean_mean_cosine", "mean mean cosine", False, kind="geometry", shown=False),
@@ -57,7 +60,7 @@ class Images(Domain):
     metrics = METRICS
 
     def settings(self, preset: str | None, given: Mapping[str, Any]) -> RunConfig:
-        """Without a preset, size and channels follow data that the user named, where the user did not set them."""
+        """The config. Without a preset, size and channels are taken from the user's data unless they are given."""
         if preset is not None or "data" not in given or given.get("stream") is not None:  # shards are not looked into
             return super().settings(preset, given)
         from sepnorm.domains.images.look import following, look_at
@@ -71,7 +74,7 @@ class Images(Domain):
         return super().settings(preset, {**follow, **given})
 
     def _refuse(self, given: Mapping[str, Any]) -> None:
-        """Before images are read, refuses settings that fit no preset which these may lead to."""
+        """Refuses settings that fit none of the possible presets, before images are read."""
         wrong = []
         for preset in ("demo", "small"):
             try:

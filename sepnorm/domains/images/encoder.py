@@ -1,4 +1,4 @@
-"""Encoders of images: models of timm and of transformers, from images of Pillow to [CLS] and patches."""
+"""Image encoders: timm and transformers models, from Pillow images to [CLS] and patches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sepnorm.surgery.opening.settings import read_named
 
 
 def wrap(target: str, model: Any, source: Path) -> ImageEncoder | None:
-    """A vision transformer with its size, mean and deviation of pixels; None where the model takes no images."""
+    """Wraps a vision transformer with the size, mean and deviation of its pixels; None if the model takes no images."""
     if is_timm(model):
         config = model.pretrained_cfg
         size = getattr(model.patch_embed, "img_size", None) or config["input_size"][1:]
@@ -35,7 +35,7 @@ def wrap(target: str, model: Any, source: Path) -> ImageEncoder | None:
 
 
 def _picture(folder: Path, model: Any) -> Picture:
-    """Size, mean and deviation of pixels as the model's image processor has them, else the usual ones."""
+    """Size, mean and deviation from the model's image processor, else the usual ones."""
     settings = read_named(folder / SETTINGS) or {}
     size = model.config.image_size
     size = (size, size) if isinstance(size, int) else tuple(size)
@@ -46,17 +46,17 @@ def _picture(folder: Path, model: Any) -> Picture:
 
 
 def in_order(encoder: Any, count: int) -> Tensor:
-    """Noise (count, patches) by which a masked autoencoder's encoder leaves its tokens in their order."""
+    """Noise (count, patches) that keeps a masked autoencoder's tokens in order."""
     return torch.arange(encoder.embeddings.patch_embeddings.num_patches).float().expand(count, -1)
 
 
 def _masked(model: Any) -> bool:
-    """Whether it is a masked autoencoder, which shuffles and drops patches unless it is told not to."""
+    """Whether a model is a masked autoencoder, which shuffles and drops patches by default."""
     return getattr(getattr(model, "config", None), "mask_ratio", None) is not None
 
 
 class ImageEncoder(Encoder):
-    """Masked autoencoders see images whole and in order. The mean of tokens is that of the patches."""
+    """Encodes whole images; masked autoencoders get all patches in order. The mean of tokens is over patches."""
 
     kind = "images"
 
@@ -66,7 +66,7 @@ class ImageEncoder(Encoder):
         return read_images(data, column, split, left_out=left_out)
 
     def read_in_order(self, data: str, column: str | None, split: str, left_out: LeftOut) -> Iterator[Record]:
-        """Also the data that runs know by name."""
+        """Reads all images in order; the data may also be a name such as ``digits`` or ``cifar10``."""
         path = Path(data)
         if is_held_whole(data):
             found = load_images(data, self.prepare.size[0], len(self.prepare.mean))
@@ -83,7 +83,7 @@ class ImageEncoder(Encoder):
 
     @cached_property
     def has_cls(self) -> bool:  # type: ignore[override]
-        """Whether there are more tokens than patches, the first of them [CLS]: found by running the model on grey images."""
+        """Whether there are more tokens than patches, found by running the model on a grey image."""
         grey = torch.full((1, len(self.prepare.mean), *self.prepare.size), 127, dtype=torch.uint8)
         with self.evaluating(), self.working(), torch.no_grad():
             return self._states(self.pixels(grey))[1] > 0
@@ -94,7 +94,7 @@ class ImageEncoder(Encoder):
         return Encoded(hidden[:, 0] if first else None, patches, torch.ones(patches.shape[:2], dtype=torch.bool))
 
     def _states(self, batch: Any) -> tuple[Tensor, int]:
-        """The last hidden states (batch, tokens, dim), and how many leading tokens are no patches."""
+        """Last hidden states (batch, tokens, dim), and the number of leading tokens that are no patches."""
         model = self.model
         if is_timm(model):
             hidden = model.forward_features(batch.to(next(model.parameters()).device))
@@ -105,7 +105,7 @@ class ImageEncoder(Encoder):
         hidden = feed.call(encoder_of(model), batch)["last_hidden_state"]
         leading = 1 + int(getattr(model.config, "num_register_tokens", 0) or 0)
         patch = getattr(model.config, "patch_size", None)
-        if hidden.dim() == 3 and patch is not None and not _masked(model):  # of which some patches may be left out
+        if hidden.dim() == 3 and patch is not None and not _masked(model):  # masked autoencoders may drop patches
             height, width = (patch, patch) if isinstance(patch, int) else patch
             pixels = batch["pixel_values"].shape[-2:]
             if hidden.shape[1] <= (pixels[0] // height) * (pixels[1] // width):
@@ -118,7 +118,7 @@ class ImageEncoder(Encoder):
             yield
 
     def views(self, content: Any) -> tuple[Any, Any]:
-        """Two crops of an image of Pillow, of three quarters of each side, from opposite corners."""
+        """Two crops of a Pillow image, three quarters of each side, from opposite corners."""
         width, height = content.size
         right, low = max(width * 3 // 4, 1), max(height * 3 // 4, 1)
         return content.crop((0, 0, right, low)), content.crop((width - right, height - low, width, height))
@@ -132,7 +132,7 @@ class ImageEncoder(Encoder):
 
 @contextmanager
 def unmasked(model: Any) -> Iterator[None]:
-    """For masked autoencoders no mask, for the time being."""
+    """Switches the mask of a masked autoencoder off within the context."""
     if not _masked(model):
         yield
         return
@@ -162,7 +162,7 @@ class ImageBody(Body):
 
 
 def _folder(path: Path, left_out: LeftOut) -> Iterator[Record]:
-    """The images below a folder, sorted by path; the folder of each is its label."""
+    """Yields the images below a folder, sorted by path; the folder of each is its label."""
     files, others = regular_files(path, IMAGES)
     for file in others:
         left_out.add(label_and_name(file, path)[1])
@@ -170,7 +170,7 @@ def _folder(path: Path, left_out: LeftOut) -> Iterator[Record]:
         label, name = label_and_name(file, path)
         try:
             image = to_image(file)
-        except Exception:  # whatever damage makes Pillow raise
+        except Exception:  # Pillow raises many kinds of errors at damaged files
             left_out.add(name)
             continue
         yield Record(image, label, name)

@@ -1,4 +1,4 @@
-"""What an encoder of images is worth: probes and geometry of frozen features, and fine-tuning."""
+"""Evaluates image encoders: probes and geometry of frozen features, and fine-tuning."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sepnorm.domains.images.data import ImageData, load_images
 from sepnorm.domains.images.encoder import ImageBody, ImageEncoder
 from sepnorm.domains.images.finetuning import finetune
 from sepnorm.domains.probes import Split, probe, shape
+from sepnorm.domains.requests import NEED_CLS
 from sepnorm.errors import SepNormError, require_known
 from sepnorm.files import make_folder, write_arrays
 
@@ -20,11 +21,9 @@ _BATCH = 256  # images encoded at a time
 
 
 def evaluate(encoder: ImageEncoder, task: Task) -> Evaluation:
-    """``task.on`` some of ``PROBES``, by default ``linear`` and ``knn``, on labelled data; features go to ``features.npz``."""
+    """Runs the probes ``task.on`` (default ``linear`` and ``knn``) on labelled images; writes ``features.npz``."""
     if task.data is None:
-        raise SepNormError(
-            f"{encoder.name} is a model of images: say by --data on which labelled ones it is to be probed."
-        )
+        raise SepNormError(f"{encoder.name} is an image model: add --data with labelled images to probe it on.")
     probes = [require_known("probe", name, PROBES) for name in task.on] or ["linear", "knn"]
     height, width = encoder.prepare.size
     if height != width:
@@ -38,24 +37,27 @@ def evaluate(encoder: ImageEncoder, task: Task) -> Evaluation:
     classes = len(images.train.classes)
     used = f"{len(images.train):,} images for training, {len(images.test):,} for testing, {classes} classes"
     found = Evaluation(encoder.name, task.data, used)
-    places = task.poolings("both")
-    if "finetune" in probes or (task.pooling and "cls" in places):
+    places = task.poolings(("cls", "mean", "moments"))
+    if "finetune" in probes or (task.pooling and set(NEED_CLS) & set(places)):
         encoder.require_cls()
     if not encoder.has_cls:
-        places = ("mean",)
-        found.used += "; the model has no [CLS], so these are of the mean of its tokens"
-    features = _features(encoder, images, places, task.progress("features"))
+        places = tuple(place for place in places if place not in NEED_CLS)
+        found.used += "; the model has no [CLS], so these are of its tokens"
+    read = [*places, "cls"] if "finetune" in probes else places
+    features = _features(encoder, images, read, task.progress("features"))
     make_folder(task.folder)
     write_arrays(task.folder / "features.npz", features)
     for place in places:
         rows = [features[f"{part}_{name}"] for part in ("train", "test") for name in (place, "labels")]
         split = Split(*rows)
-        measured = probe(split, probes) | shape(split.test)
+        measured = probe(split, probes, wide=place == "moments")
+        if place != "moments":  # their many dimensions say little about collapse
+            measured |= shape(split.test)
         found.metrics |= {f"{place}_{key}": value for key, value in measured.items()}
     if "finetune" in probes:
         tuned = finetune(
             ImageBody(encoder.model),
-            features[f"test_{places[0]}"].shape[1],
+            features["test_cls"].shape[1],
             classes,
             (images.train.images, images.train.labels),
             (images.test.images, images.test.labels),
@@ -69,7 +71,7 @@ def evaluate(encoder: ImageEncoder, task: Task) -> Evaluation:
 def _features(
     encoder: ImageEncoder, images: ImageData, places: Sequence[str], progress: Progress | None
 ) -> dict[str, Tensor]:
-    """[CLS] and mean of tokens (count, dim), where they are asked for, of training and test images, and labels (count,)."""
+    """Vectors (count, size) of training and test images by each pooling, and labels (count,)."""
     found: dict[str, Tensor] = {}
     done, total = 0, len(images.train) + len(images.test)
     with encoder.evaluating():

@@ -1,4 +1,4 @@
-"""Fine-tuning with a linear head on [CLS]: what an encoder is worth as a start, not frozen."""
+"""Fine-tunes an encoder with a linear head on [CLS]."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sepnorm.domains.images.encoder import ImageBody
 from sepnorm.domains.probes import choosing
 from sepnorm.surgery.calibration import calibrate, has_batch_statistics
 
-#: Rates of the head that are tried; the body has a tenth.
+#: Learning rates of the head to try; the body's rate is a tenth.
 RATES = (1e-3, 3e-3, 1e-2)
-EPOCHS = 10  # the most; how many is chosen
+EPOCHS = 10  # largest number of epochs; the best is chosen
 _BODY_SHARE, _DECAY, _BATCH = 0.1, 0.05, 64
-_MEASURED = 2048  # training images that batch statistics are measured on
+_MEASURED = 2048  # training images on which batch statistics are measured
 
 
 Part = tuple[Tensor, Tensor]  # images as bytes (count, channels, side, side), and labels (count,)
@@ -48,21 +48,24 @@ def finetune(
     seed: int = 0,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> dict[str, float]:
-    """Test accuracy after fine-tuning: ``top1``, the chosen ``epochs`` and ``rate``.
+    """Test accuracy ``top1`` after fine-tuning, and the chosen ``epochs`` and ``rate``.
 
     Args:
-        body: the encoder of [CLS] (batch, ``dim``); a copy is trained.
-        train: of it one image in five of each class is held out at first, to choose rate and epochs.
-        test: looked at once, at the end.
-        pixels: what makes the encoder's input of images.
-        progress: called with the epochs done and the most there can be.
+        body: the encoder, whose [CLS] is (batch, ``dim``); a copy is trained.
+        dim: dimensions of [CLS].
+        classes: number of classes.
+        train: training images and labels. One image in five of each class is first held out to choose rate and epochs.
+        test: test images and labels, used once, at the end.
+        pixels: function from images to the encoder's input.
+        seed: of the head's weights and the order of images.
+        progress: called with the epochs done and their largest number.
     """
     images, labels = train
     held_out = choosing(labels)
     done = 0
 
     def run(rate: float, epochs: int, part: Part, judge: Part | None = None) -> tuple[Classifier, list[float]]:
-        """The model after training on ``part``, and its accuracy on ``judge`` after each epoch."""
+        """Trains on ``part``; returns the model and its accuracy on ``judge`` after each epoch."""
         nonlocal done
         torch.manual_seed(seed)
         model = Classifier(body, dim, classes).to(next(body.parameters()).device)
@@ -87,7 +90,7 @@ def finetune(
 
 
 def _optimiser(model: Classifier, rate: float) -> torch.optim.Optimizer:
-    """AdamW without decay on norms and biases, which have one dimension."""
+    """AdamW without weight decay on norms and biases, which have one dimension."""
     groups = []
     for part, share in ((model.body, _BODY_SHARE), (model.head, 1.0)):
         for decay in (True, False):
@@ -102,7 +105,7 @@ def _epoch(model: Classifier, optimiser: torch.optim.Optimizer, part: Part, pixe
     model.train()
     for chosen in torch.randperm(len(labels)).split(_BATCH):
         if len(chosen) == 1 and len(labels) > 1:
-            continue  # it has no batch statistics
+            continue  # a single sample has no batch statistics
         loss = F.cross_entropy(model(pixels(images[chosen]).to(device)), labels[chosen].to(device))
         optimiser.zero_grad()
         loss.backward()
@@ -112,7 +115,7 @@ def _epoch(model: Classifier, optimiser: torch.optim.Optimizer, part: Part, pixe
 
 @torch.no_grad()
 def _accuracy(model: Classifier, train: Part, judge: Part, pixels: Callable[[Tensor], Tensor]) -> float:
-    """On ``judge``, by batch statistics that are measured on ``train``: running ones lag behind a body that changes fast."""
+    """Accuracy on ``judge``, with batch statistics measured on ``train``: running ones lag behind a changing body."""
     device = model.head.weight.device
     if has_batch_statistics(model.body):
         some = train[0][evenly(len(train[0]), _MEASURED)]

@@ -1,4 +1,4 @@
-"""What images there are, by names and headers: how many, how large, grey or in colour, of which classes. Without torch."""
+"""Inspects images by names and headers, without torch: how many, how large, grey or colour, which classes."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _COUNTED = 100_000  # rows of a table that are counted
 
 @dataclass(frozen=True)
 class Seen:
-    """How many images there are for training and testing, where that is known; their usual width and height; their classes."""
+    """Number of training and test images if known, their usual width and height, and their classes."""
 
     train: int | None
     test: int | None
     size: tuple[int, int]
     grey: bool
-    classes: tuple[str, ...] | None  #: of training images; None where some have none, or where it is not known
+    classes: tuple[str, ...] | None  # of training images; None if some have none or it is unknown
 
 
-_DIGITS = Seen(1297, 500, (8, 8), True, tuple("0123456789"))
+_DIGITS = Seen(900, 897, (8, 8), True, tuple("0123456789"))
 
 
 def look_at(source: str, column: str | None = None, label: str | None = None) -> Seen:
-    """What a source holds; see ``load_images`` for what it may be."""
+    """Inspects a source; ``load_images`` lists the kinds."""
     path = Path(source)
     if source == "digits":
         return _DIGITS
@@ -93,13 +93,13 @@ def _images_below(folder: Path) -> list[Path]:
 def _of_rows(
     source: str, rows: Iterator[dict[str, Any]], column: str | None, label: str | None, table: Path | None
 ) -> Seen:
-    """Headers of the first images; a table on the disk is also counted."""
+    """Reads headers of the first images; rows of a table on disk are also counted."""
     first = list(islice(rows, _HEADERS))
     chosen, labels = image_columns(first[0], column, label, source)
     size, grey = _headers(source, [place_of(row.get(chosen), table) for row in first])
     if table is None:
         return Seen(None, None, size, grey, None)
-    if suffix_of(table) == ".parquet":  # of which the columns without images are read alone
+    if suffix_of(table) == ".parquet":  # read without the column of images
         counted = _narrow_rows(table, [name for name in ("split", labels) if name in first[0]])
     else:
         counted = chain(first, rows)
@@ -121,23 +121,23 @@ def _of_rows(
 
 
 def _narrow_rows(table: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a parquet file with some of their columns."""
+    """Yields the rows of a parquet file with some of its columns."""
     try:
         for batch in parquet_batches(table, _COUNTED, columns):
             yield from batch.to_pylist() if columns else [{}] * batch.num_rows
     except SepNormError:
         raise
-    except Exception as error:  # whatever damage makes pyarrow raise
+    except Exception as error:  # pyarrow raises many kinds of errors at damaged files
         raise unreadable(str(table), error) from error
 
 
 def _headers(source: str, contents: Sequence[Any]) -> tuple[tuple[int, int], bool]:
-    """The usual size of images, and whether all are grey; refused where most cannot be opened."""
+    """The usual size of images, and whether all are grey. Raises if most cannot be opened."""
     sizes, grey, broken = [], True, []
     for content in contents:
         try:
             size, mode = _header(content)
-        except Exception as error:  # whatever damage makes Pillow raise
+        except Exception as error:  # Pillow raises many kinds of errors at damaged files
             broken.append(f"{getattr(content, 'name', 'one')} ({error})")
             continue
         sizes.append(size)
@@ -158,7 +158,7 @@ def _header(content: Any) -> tuple[tuple[int, int], str]:
 
 
 def _idx_shape(path: Path) -> tuple[int, int, int]:
-    """How many images of which height and width an IDX file promises."""
+    """Number, height and width of images, from the header of an IDX file."""
     require_file(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
@@ -172,7 +172,7 @@ def _idx_shape(path: Path) -> tuple[int, int, int]:
 
 
 def _idx_classes(path: Path) -> tuple[str, ...] | None:
-    """The classes in an IDX file of labels; None where it cannot be read, which is told when it is loaded."""
+    """The classes in an IDX file of labels; None if it cannot be read, which is reported on loading."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             return tuple(map(str, sorted(set(file.read(_COUNTED)[8:]))))
@@ -181,10 +181,10 @@ def _idx_classes(path: Path) -> tuple[str, ...] | None:
 
 
 def following(seen: Seen) -> tuple[str, dict[str, Any]]:
-    """The preset that suits images of this size, and the size and channels that a run of it should have.
+    """The preset that suits images of this size, and the image size and channels to use with it.
 
-    A model of ``demo`` has patches of 2 pixels and of ``small`` of 4; larger images are taken at 64 x 64 in patches of 8, which
-    are as many tokens as 32 x 32 in patches of 4.
+    ``demo`` has patches of 2 pixels, ``small`` of 4. Larger images are scaled to 64 x 64 with patches of 8, which gives
+    as many tokens as 32 x 32 with patches of 4.
     """
     side = min(seen.size)
     channels = {"channels": 1 if seen.grey else 3}

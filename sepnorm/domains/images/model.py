@@ -1,4 +1,4 @@
-"""The masked autoencoder: transformers' ViTMAE with the uniformity term of U-MAE and the paper."""
+"""The masked autoencoder: transformers' ViTMAE with the uniformity loss of U-MAE and the paper."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sepnorm.distributed import is_sharded
 from sepnorm.domains.images.config import ImageConfig
 from sepnorm.losses import uniformity_loss
 from sepnorm.surgery.leading_tokens import give_leading_tokens
@@ -15,7 +16,7 @@ from sepnorm.training.arm_norms import give_norms
 
 
 class MaskedAutoencoder(nn.Module):
-    """``ViTMAEForPreTraining`` as ``mae``, and the loss of a run's config."""
+    """``ViTMAEForPreTraining`` as ``mae``, with the loss of a run's config."""
 
     def __init__(self, config: ImageConfig) -> None:
         from transformers import ViTMAEConfig, ViTMAEForPreTraining
@@ -24,7 +25,7 @@ class MaskedAutoencoder(nn.Module):
         self.settings = config
         torch.manual_seed(
             config.weights_seed
-        )  # every norm starts from the same weights: those that convert adds are constants
+        )  # all arms start from equal weights: the norms that convert adds are constant
         self.mae = ViTMAEForPreTraining(
             ViTMAEConfig(
                 image_size=config.image_size,
@@ -44,7 +45,7 @@ class MaskedAutoencoder(nn.Module):
         )
         _initialise(self.mae)
         side = config.image_size // config.patch_size
-        with torch.no_grad():  # transformers 5 leaves both at zero in a model that is not loaded from a checkpoint
+        with torch.no_grad():  # transformers 5 leaves both at zero in a new model
             self.mae.vit.embeddings.position_embeddings.copy_(positions(config.width, side))
             self.mae.decoder.decoder_pos_embed.copy_(positions(config.decoder_width, side))
         if config.num_cls > 1:
@@ -52,10 +53,11 @@ class MaskedAutoencoder(nn.Module):
         give_norms(self.mae.vit, config)
 
     def forward(self, pixel_values: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        """``pixel_values`` (images, channels, side, side), ``noise`` (images, patches): the patches of lowest noise are seen.
+        """The loss for ``pixel_values`` (images, channels, side, side); the patches with the lowest ``noise`` (images,
+        patches) are visible.
 
-        The loss of ``ViTMAEForPreTraining``, by a shorter way: only patches that are seen are embedded, the decoder leaves
-        tokens in the order of the noise, and its last block works on masked ones alone.
+        Equal to the loss of ``ViTMAEForPreTraining``, computed faster: only visible patches are embedded, the decoder
+        keeps tokens in the order of the noise, and its last block computes masked ones only.
         """
         patches = self.mae.patchify(pixel_values)
         order = noise.argsort(dim=1)
@@ -80,7 +82,9 @@ class MaskedAutoencoder(nn.Module):
         return {"loss": reconstruction + self.settings.uniformity_weight * term}
 
     def _encode(self, patches: Tensor, seen: Tensor) -> Tensor:
-        """Latent tokens (images, num_cls + seen, width), [CLS] first, of the patches whose numbers are ``seen`` (images, seen)."""
+        """Latent tokens (images, num_cls + seen, width), [CLS] first, of the patches with indices ``seen`` (images,
+        seen).
+        """
         vit = self.mae.vit
         embed = vit.embeddings.patch_embeddings.projection
         weight = embed.weight.permute(0, 2, 3, 1).flatten(1)  # channels last, as in a patch
@@ -96,7 +100,7 @@ class MaskedAutoencoder(nn.Module):
         """Predicted patches (images, masked, values) in the order of the noise."""
         decoder: Any = self.mae.decoder
         places = decoder.decoder_pos_embed[0]
-        count = latent.shape[1]  # [CLS] and what was seen
+        count = latent.shape[1]  # [CLS] and the visible patches
         masked = decoder.mask_token + places[1:][order[:, count - 1 :]]
         start = torch.cat([places[:1].expand(len(order), -1, -1), places[1:][order[:, : count - 1]]], dim=1)
         hidden = torch.cat([decoder.decoder_embed(latent) + start, masked], dim=1)
@@ -106,24 +110,28 @@ class MaskedAutoencoder(nn.Module):
         return decoder.decoder_pred(decoder.decoder_norm(_end_of_block(last, hidden, count)))
 
     def reconstruct(self, pixel_values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Latent tokens with [CLS] first, predicted patches (images, patches, values), and 1 where a patch was masked."""
+        """Latent tokens with [CLS] first, predicted patches (images, patches, values), and a mask with 1 for masked
+        patches.
+        """
         seen: Any = self.mae.vit(pixel_values, noise=noise)
         logits = self.mae.decoder(self._without_registers(seen.last_hidden_state), seen.ids_restore).logits
         return seen.last_hidden_state, logits, seen.mask
 
     def _without_registers(self, latent: Tensor) -> Tensor:
-        """[CLS] and the patches, which are what the decoder takes."""
+        """[CLS] and patches, which the decoder takes."""
         leading = self.settings.num_cls
         return latent if leading == 1 else torch.cat([latent[:, :1], latent[:, leading:]], dim=1)
 
 
 def _chosen(patches: Tensor, numbers: Tensor) -> Tensor:
-    """The patches (images, patches, values) with these numbers (images, chosen)."""
+    """Selects patches (images, patches, values) by indices (images, chosen)."""
     return patches.gather(1, numbers[:, :, None].expand(-1, -1, patches.shape[2]))
 
 
 def _end_of_block(layer: Any, hidden: Tensor, start: int) -> Tensor:
-    """What a layer of ViTMAE gives for the tokens from ``start`` on, computed for these alone."""
+    """The output of a ViTMAE layer for the tokens from ``start`` on, computed for these only."""
+    if is_sharded(layer):
+        return layer(hidden)[:, start:]
     attention = layer.attention
     x, rest = layer.layernorm_before(hidden), hidden[:, start:]
 
@@ -137,7 +145,7 @@ def _end_of_block(layer: Any, hidden: Tensor, start: int) -> Tensor:
 
 
 def _initialise(model: nn.Module) -> None:
-    """Weights as MAE draws them, by fan-in and fan-out: the fixed deviation of transformers suits a width of 768 alone."""
+    """Initialises weights as MAE does, by fan-in and fan-out. transformers' default fits only a width of 768."""
     nn.init.normal_(model.get_parameter("decoder.mask_token"), std=0.02)
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
@@ -147,7 +155,15 @@ def _initialise(model: nn.Module) -> None:
 
 
 def positions(width: int, side: int) -> Tensor:
-    """Sines and cosines of rows and columns (1, 1 + side * side, width), zeros for [CLS], as in MAE."""
+    """Fixed position embeddings of MAE: sines and cosines of rows and columns, zeros for [CLS].
+
+    Args:
+        width: dimensions of an embedding.
+        side: number of patches in a row, and of rows.
+
+    Returns:
+        Embeddings (1, 1 + side * side, width).
+    """
     rates = 10_000.0 ** (-torch.arange(width // 4, dtype=torch.float64) * 4 / width)
     angles = torch.arange(side, dtype=torch.float64)[:, None] * rates  # (side, width / 4)
     waves = torch.cat([angles.sin(), angles.cos()], dim=1)  # of one coordinate
@@ -158,7 +174,7 @@ def positions(width: int, side: int) -> Tensor:
 
 
 def made_up_batch(config: ImageConfig, count: int) -> dict[str, Tensor]:
-    """What ``MaskedAutoencoder`` takes, of noise: to measure how long a step takes."""
+    """A batch of noise for ``MaskedAutoencoder``, to measure how long a step takes."""
     side = config.image_size
     return {
         "pixel_values": torch.randn(count, config.channels, side, side),

@@ -1,4 +1,4 @@
-"""Test images as a masked autoencoder gives them back: computed at the end of a run, shown on the page of a comparison."""
+"""Reconstructions of test images by a masked autoencoder, for the page of a comparison."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from sepnorm.experiment.comparison import Arm
 from sepnorm.files import intact, read_arrays
 from sepnorm.report.page import Section
 
-#: The file of a run with the arrays of ``reconstruct``, without its suffix.
+#: File of a run with the arrays of ``reconstruct``, without its suffix.
 FILE = "reconstructions"
 _LARGEST = 96  # pixels of one image on the page
-_GREY = 0.5  # of what is masked
+_GREY = 0.5  # value of masked pixels
 
 
 @torch.no_grad()
 def reconstruct(model: MaskedAutoencoder, images: Tensor, mean: Tensor, std: Tensor) -> dict[str, Tensor]:
-    """What the model makes of masked images, given as bytes (count, channels, side, side).
+    """Reconstructs masked images, given as bytes (count, channels, side, side).
 
-    ``original`` and ``reconstructed`` are images from 0 to 1, ``mask`` (count, patches) has 1 where a patch was hidden: the
-    same places for every model. A model of normalised pixels predicts patches up to their mean and deviation, so the true
-    ones are put back.
+    ``original`` and ``reconstructed`` are images from 0 to 1; ``mask`` (count, patches) is 1 for masked patches, the
+    same for every model. With normalised pixels a model predicts patches up to mean and deviation; the true ones are
+    put back.
     """
     model.eval()
     original = images.float() / 255
@@ -44,7 +44,7 @@ def reconstruct(model: MaskedAutoencoder, images: Tensor, mean: Tensor, std: Ten
 
 
 def reconstructions(arms: Sequence[Arm], seed: int) -> Section | None:
-    """The section of a page: the images, the same masked, and a line for each arm; None where no arm kept any."""
+    """The section of a page: images, masked images, and one line for each arm; None if no arm has reconstructions."""
     lines: dict[str, Tensor] = {}
     normalised = False
     for arm in arms:
@@ -70,14 +70,14 @@ def reconstructions(arms: Sequence[Arm], seed: int) -> Section | None:
 
 
 def over_pixels(mask: Tensor, side: int) -> Tensor:
-    """From patches (count, patches) to pixels (count, 1, side, side), true where they are masked."""
+    """From patches (count, patches) to pixels (count, 1, side, side), true where masked."""
     count = round(mask.shape[1] ** 0.5)
     grid = mask.reshape(-1, 1, count, count).bool()
     return grid.repeat_interleave(side // count, 2).repeat_interleave(side // count, 3)
 
 
 def strip(images: Tensor) -> Any:
-    """Images (count, channels, side, side) from 0 to 1 beside each other, as one picture of Pillow."""
+    """Images (count, channels, side, side) from 0 to 1 side by side, as one Pillow image."""
     from PIL import Image
 
     count, channels, side, _ = images.shape

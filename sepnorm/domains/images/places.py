@@ -1,4 +1,4 @@
-"""Where images lie: names of ``datasets``, folders for training and testing, IDX files."""
+"""Where images are found: names of Hugging Face datasets, folders for training and testing, IDX files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from sepnorm.errors import SepNormError
 
-#: Names of ``datasets`` whose splits, columns or configuration are not the usual ones: repository, splits for training and test.
-#: ``size`` is that of all images, where they have one.
+#: Short names of Hugging Face datasets: repository, splits for training and test, column of labels if unusual.
+#: ``size`` is the size of all images, if they share one.
 KNOWN: dict[str, dict[str, Any]] = {
     "stl10": {"name": "tanganke/stl10", "train": "train", "test": "test", "size": (96, 96)},
     "aircraft": {"name": "HuggingFaceM4/FGVC-Aircraft", "train": "train", "test": "test", "label": "variant"},
@@ -23,16 +23,16 @@ KNOWN: dict[str, dict[str, Any]] = {
         "size": (32, 32),
     },
 }
-HELD_OUT = 5  # one sample in so many is for testing where the data has no split of its own
+HELD_OUT = 5  # one sample in this many is for testing if the data has no split
 
 
 def is_for_training(split: str | None) -> bool:
-    """Whether a row of this split is to be trained on."""
+    """Whether rows of this split are for training."""
     return split in ("train", "training", "unlabeled")
 
 
 def split_folders(path: Path) -> tuple[str, str] | None:
-    """The folders for training and for testing in a folder, if there is one for training."""
+    """The folders for training and testing in a folder; None without a folder ``train``."""
     if not (path / "train").is_dir():
         return None
     test = next((path / name for name in ("test", "val", "valid") if (path / name).is_dir()), None)
@@ -42,7 +42,7 @@ def split_folders(path: Path) -> tuple[str, str] | None:
 
 
 def idx_files(folder: Path) -> list[tuple[Path, Path]] | None:
-    """Images and labels for training and test, as MNIST and its successors are distributed."""
+    """Image and label files for training and test, named as for MNIST; None if one is missing."""
     found = []
     for part in ("train", "t10k"):
         pair = []
@@ -56,7 +56,7 @@ def idx_files(folder: Path) -> list[tuple[Path, Path]] | None:
 
 
 def one_class(count: int | None, name: str) -> str:
-    """What is said of images that a probe cannot tell apart."""
+    """The error message for images that all have one class."""
     return (
         f"all {count} training images have one class, {name!r}, and a probe needs two: add another, or leave the labels out to "
         "train without a probe."

@@ -1,9 +1,10 @@
-"""One run on images: pretrain without labels, re-estimate the statistics on whole images, encode, probe, measure, save."""
+"""One run on images: pretrain without labels, re-estimate statistics on whole images, encode, probe, measure, save."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,26 +22,29 @@ from sepnorm.domains.images.pictures import FILE as RECONSTRUCTIONS
 from sepnorm.domains.images.pictures import reconstruct
 from sepnorm.domains.images.places import one_class
 from sepnorm.domains.images.streaming import ImageStream
-from sepnorm.domains.probes import Split, both_linear_probes, centred, knn_probe, linear_probe, shape, whitened
+from sepnorm.domains.probes import Split, centred, knn_probe, linear_probe, linear_scores, shape, whitened
 from sepnorm.errors import SepNormError
 from sepnorm.experiment.runs import Outcome
+from sepnorm.pooling import pool
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.calibration import calibrate
 from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.inspection import Inspection, inspect
 from sepnorm.surgery.saving import save
-from sepnorm.training.batching import Samples, Steps, StreamedSteps
+from sepnorm.training.batching import Samples, Steps
 from sepnorm.training.monitored import Monitored
+from sepnorm.training.prefetch import prefetched
 from sepnorm.training.trainer import Report, Trained, train
 
 _BATCH = 256  # images encoded at a time
-_DRAWN, _INSPECTED, _TOKENS = 8, 512, 4096  # test images reconstructed, and inspected; token vectors kept of the latter
-_MONITORED = 256  # images that [CLS] is measured on while the model trains
-_QUICK = 2000  # images for training and for testing that show what re-estimated statistics change
+# test images reconstructed; test images inspected; token vectors kept of the latter
+_DRAWN, _INSPECTED, _TOKENS = 8, 512, 4096
+_MONITORED = 256  # images on which [CLS] is measured during training
+_QUICK = 2000  # training and test images that show the effect of re-estimated statistics
 
 
 class ImageRecipe:
-    """The data of a config, and what a run of any config with the same data does."""
+    """Reads the data of a config, and runs any config with the same data."""
 
     def __init__(self, config: ImageConfig) -> None:
         self.stream = None if config.stream is None else ImageStream(config)
@@ -51,17 +55,17 @@ class ImageRecipe:
         self._mean, self._std = (torch.tensor(v)[:, None, None] for v in (self.data.mean, self.data.std))
 
     def run(self, config: ImageConfig, folder: Path, report: Report | None = None) -> Outcome:
-        """Pretrains, re-estimates batch statistics on whole images, and measures, before that and after."""
+        """Pretrains, re-estimates batch statistics on whole images, and measures before and after that."""
         model, trained, monitored = self.watched(config, folder, report)
         some = self.data.test.images[evenly(len(self.data.test), _DRAWN)]
-        drawn = reconstruct(model, some, self._mean, self._std)  # while the statistics are those of masked images
+        drawn = reconstruct(model, some, self._mean, self._std)  # while statistics are those of masked images
         before: dict[str, float] = {}
         if config.uses_batch:
             before = self._quick_probes(model)
             self.recalibrate(model)
         metrics, embeddings = self.measure(model)
         if before:
-            few = max(len(self.data.train), len(self.data.test)) <= _QUICK  # then they are the same probes
+            few = max(len(self.data.train), len(self.data.test)) <= _QUICK  # then both probes are the same
             after = {key: metrics[f"cls_{key}"] for key in before} if few else self._quick_probes(model)
             metrics |= {f"recalibration_gain_{key.removesuffix('_top1')}": after[key] - before[key] for key in before}
         metrics |= {"loss": trained.losses[-1][1], "images_per_second": trained.rate}
@@ -70,12 +74,12 @@ class ImageRecipe:
         return Outcome(metrics, trained.losses, embeddings, save_to, layers, {RECONSTRUCTIONS: drawn} | monitored)
 
     def save(self, model: MaskedAutoencoder, folder: Path) -> None:
-        """The encoder alone, as ``ViTMAEModel``, with what its input needs."""
+        """Saves the encoder alone, as ``ViTMAEModel``, with its input settings."""
         from sepnorm.data.pixels import Picture
 
         folder.mkdir(parents=True, exist_ok=True)
         vit, settings = model.mae.vit, model.settings
-        if settings.norm == "ln" and settings.num_cls > 1:  # transformers would not open it; of the same outputs:
+        if settings.norm == "ln" and settings.num_cls > 1:  # transformers would not open it; ln+ln has the same outputs
             vit = copy.deepcopy(vit)
             convert(vit, "ln+ln", sites="final", num_cls=settings.num_cls)
         if settings.norm == "ln" and settings.num_cls == 1:
@@ -86,8 +90,8 @@ class ImageRecipe:
         Picture((size, size), self.data.mean, self.data.std).save(folder)
 
     def pixels(self, images: Tensor) -> Tensor:
-        """Bytes to numbers of mean 0 and deviation 1."""
-        return (images.float() / 255 - self._mean) / self._std
+        """Standardises images given as bytes."""
+        return images.to(self._mean.dtype).div_(255).sub_(self._mean).div_(self._std)
 
     def pretrain(
         self, config: ImageConfig, folder: Path, report: Report | None = None
@@ -97,7 +101,7 @@ class ImageRecipe:
     def watched(
         self, config: ImageConfig, folder: Path, report: Report | None = None
     ) -> tuple[MaskedAutoencoder, Trained, dict[str, dict[str, Tensor]]]:
-        """Pretrains, and keeps how [CLS] of some whole images lay on the way."""
+        """Pretrains, and records the geometry of [CLS] of some whole images during training."""
         model = MaskedAutoencoder(config)
 
         steps: Steps
@@ -113,10 +117,12 @@ class ImageRecipe:
                     config, len(encoded), lambda rows: stream.decode(encoded[row] for row in rows.tolist())
                 )
 
-            steps = StreamedSteps(config, config.stream, stream.open(config.order_seed), read)
+            steps = prefetched(config, config.stream, partial(stream.open, config.order_seed), read)
         shown = self.data.train.take(evenly(len(self.data.train), _MONITORED))
-        monitored = Monitored(model, lambda _, batch: self.encode(model, shown), config.monitor)
-        trained = train(model, steps, folder, report, monitored)
+        more = partial(self._probes_on_the_way, model) if config.probes else None
+        monitored = Monitored(model, lambda _, batch: self.encode(model, shown), config.monitor, more=more)
+        with closing(steps):
+            trained = train(model, steps, folder, report, monitored)
         return model, trained, monitored.arrays()
 
     def _samples(self, config: ImageConfig, count: int, take: Callable[[Tensor], Tensor]) -> Samples:
@@ -130,23 +136,28 @@ class ImageRecipe:
         return Samples(count, make)
 
     def _whole(self, model: MaskedAutoencoder, images: Tensor) -> dict[str, Tensor]:
-        """What the encoder takes, with the patches in their order: without noise they are shuffled, by other draws each time."""
+        """The encoder's input with patches in order. Without noise they are shuffled, differently each time."""
         return {"pixel_values": self.pixels(images), "noise": in_order(model.mae.vit, len(images))}
 
-    @torch.no_grad()
     def encode(self, model: MaskedAutoencoder, images: ImageSet) -> tuple[Tensor, Tensor]:
         """[CLS] and mean of tokens (count, width) of whole images."""
+        found = self.vectors(model, images, ("cls", "mean"))
+        return found["cls"], found["mean"]
+
+    @torch.no_grad()
+    def vectors(self, model: MaskedAutoencoder, images: ImageSet, poolings: Sequence[str]) -> dict[str, Tensor]:
+        """Vectors (count, size) of whole images by each pooling; tokens are the patches."""
         encoder: Any = model.mae.vit.eval()
-        cls, pooled = [], []
+        found: dict[str, list[Tensor]] = {name: [] for name in poolings}
         with unmasked(encoder):
             for part in images.images.split(_BATCH):
                 hidden = feed.call(encoder, self._whole(model, part)).last_hidden_state.float()
-                cls.append(hidden[:, 0].cpu())
-                pooled.append(hidden[:, model.settings.num_cls :].mean(1).cpu())
-        return torch.cat(cls), torch.cat(pooled)
+                for name, rows in found.items():
+                    rows.append(pool(name, hidden[:, 0], hidden[:, model.settings.num_cls :]).cpu())
+        return {name: torch.cat(rows) for name, rows in found.items()}
 
     def recalibrate(self, model: MaskedAutoencoder) -> None:
-        """Statistics learnt on masked images, measured anew on whole ones."""
+        """Measures the batch statistics, learnt on masked images, again on whole images."""
         images = self.data.train.images
         some = images[evenly(len(images), 8 * _BATCH)]
         with unmasked(model.mae.vit):
@@ -154,7 +165,7 @@ class ImageRecipe:
 
     @torch.no_grad()
     def look_inside(self, model: MaskedAutoencoder) -> tuple[Inspection, Tensor]:
-        """What goes through the norms for some whole test images, and some token vectors (count, width) that come out."""
+        """Statistics of the norms on some whole test images, and some token vectors (count, width)."""
         encoder: Any = model.mae.vit.eval()
         images = self.data.test.images[evenly(len(self.data.test), _INSPECTED)]
         batches = [self._whole(model, part) for part in images.split(_BATCH)]
@@ -165,31 +176,43 @@ class ImageRecipe:
         return layers, some_tokens(tokens, _TOKENS)
 
     def _quick_probes(self, model: MaskedAutoencoder) -> dict[str, float]:
-        """Probes of [CLS] on some of the images, for what re-estimated statistics change."""
+        """Probes of [CLS] on some images, to show the effect of re-estimated statistics."""
         train, test = (images.take(evenly(len(images), _QUICK)) for images in (self.data.train, self.data.test))
         if train.labels is None or test.labels is None:
             return {}
         split = Split(self.encode(model, train)[0], train.labels, self.encode(model, test)[0], test.labels)
         return {"linear_top1": linear_probe(split, standardise=False)["top1"], "knn": knn_probe(split)}
 
+    def _probes_on_the_way(self, model: MaskedAutoencoder) -> dict[str, float]:
+        """Probes during training, with batch statistics of whole images as at the end; the run's own are restored
+        afterwards.
+        """
+        if model.settings.uses_batch:
+            self.recalibrate(model)
+        return {f"cls_{key}": value for key, value in self._quick_probes(model).items()}
+
     def measure(self, model: MaskedAutoencoder) -> tuple[dict[str, float], dict[str, Tensor]]:
-        """Probes and geometry of [CLS] and of the mean of tokens, and the features themselves."""
-        train_cls, train_mean = self.encode(model, self.data.train)
-        test_cls, test_mean = self.encode(model, self.data.test)
+        """Probes of [CLS], mean and moments of tokens; geometry of the first two; and their features."""
+        names = ["cls", "mean", "moments"] if model.settings.patches > 1 else ["cls", "mean"]
+        train, test = (self.vectors(model, part, names) for part in (self.data.train, self.data.test))
         metrics: dict[str, float] = {}
         right: dict[str, Tensor] = {}
-        for name, rows, test_rows in (("cls", train_cls, test_cls), ("mean", train_mean, test_mean)):
+        for name in names:
             found: dict[str, float] = {}
             if self.data.train.labels is not None and self.data.test.labels is not None:
                 labels = (self.data.train.labels, self.data.test.labels)
-                split = Split(rows, labels[0], test_rows, labels[1])
-                found, right[name] = both_linear_probes(split)
+                split = Split(train[name], labels[0], test[name], labels[1])
+                found, right[name] = linear_scores(split, wide=name == "moments")
                 found["knn"] = knn_probe(split)
-                for way, change in (("centred", centred), ("whitened", whitened)):
-                    both = change(rows, rows), change(rows, test_rows)
+                for way, change in (("centred", centred), ("whitened", whitened)) if name != "moments" else ():
+                    both = change(train[name], train[name]), change(train[name], test[name])
                     found[f"{way}_knn"] = knn_probe(Split(both[0], labels[0], both[1], labels[1]))
-            metrics |= {f"{name}_{key}": value for key, value in (found | shape(test_rows)).items()}
-        embeddings = {"cls": test_cls, "mean": test_mean} | {f"{name}_right": each for name, each in right.items()}
+            if name != "moments":
+                found |= shape(test[name])
+            metrics |= {f"{name}_{key}": value for key, value in found.items()}
+        embeddings = {"cls": test["cls"], "mean": test["mean"]} | {
+            f"{name}_right": each for name, each in right.items()
+        }
         if self.data.test.labels is not None:
             embeddings["labels"] = self.data.test.labels
         return metrics, embeddings
@@ -207,7 +230,7 @@ def _load(config: ImageConfig) -> ImageData:
 
 
 def some_tokens(tokens: Tensor, most: int) -> Tensor:
-    """At most ``most`` different vectors of (images, places, width), as many of each image and of each place as can be."""
+    """At most ``most`` distinct vectors of (images, places, width), evenly over images and places."""
     images, places, _ = tokens.shape
     number = torch.arange(min(most, images * places))
     return tokens[number * images // len(number), number % places]

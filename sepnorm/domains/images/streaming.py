@@ -1,15 +1,15 @@
-"""Images that are read while a model is trained on them: kept as files are, and decoded for the batch that has them."""
+"""Streams of images during training: buffered as encoded files, decoded per batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sepnorm.data.places import is_address
 from sepnorm.data.records import image_columns, place_of, said, to_image
 from sepnorm.data.streams import Stream, open_rows, some_rows
 from sepnorm.domains.images.config import ImageConfig
@@ -17,12 +17,12 @@ from sepnorm.domains.images.data import ImageData, assemble, class_names, to_byt
 from sepnorm.domains.images.places import KNOWN, split_folders
 from sepnorm.errors import SepNormError
 
-_SOME = 10_000  # images for training and for testing that a model is measured by
-_FEW, _MOST_BROKEN = 10, 0.1  # so many images, or this share of them, may be damaged
+_SOME = 10_000  # images per split for measuring a model
+_FEW, _MOST_BROKEN = 10, 0.1  # number and share of images that may be damaged
 
 
 class ImageStream:
-    """The stream of a config, and ``data``, some of its images for training and for testing, by which a model is measured."""
+    """The image stream of a config. ``data`` holds some training and test images for measuring a model."""
 
     def __init__(self, config: ImageConfig) -> None:
         self._config = config
@@ -33,16 +33,15 @@ class ImageStream:
         first = some_rows(self._source, train, 1)[0]
         self._column, self._label = image_columns(first, config.column, config.label, self._source)
         self._read = self._damaged = 0
-        self._pool = ThreadPoolExecutor()  # Pillow decodes without holding Python's lock
         self.data = self._look(some_rows(self._source, train, _SOME), some_rows(self._source, test, _SOME))
 
-    def open(self, seed: int) -> Stream:
-        """From its beginning; a sample is an image as its file has it."""
-        return Stream(self._source, self._rows, self._samples, seed)
+    def open(self, seed: int, worker: int = 0, workers: int = 1) -> Stream:
+        """Opens the stream at its beginning. Samples are encoded images."""
+        return Stream(self._source, self._rows, self._samples, seed, worker, workers)
 
     def decode(self, encoded: Iterable[Any]) -> Tensor:
-        """(images, channels, side, side) as bytes; for a damaged image the one before it is taken."""
-        found = list(self._pool.map(self._decoded, encoded))
+        """Images as bytes (images, channels, side, side). A damaged image is replaced by the one before it."""
+        found = [self._decoded(each) for each in encoded]
         good = [image for image in found if image is not None]
         self._read += len(found)
         self._damaged += len(found) - len(good)
@@ -58,8 +57,9 @@ class ImageStream:
 
     def _decoded(self, encoded: Any) -> Tensor | None:
         try:
-            return to_bytes(to_image(encoded), self._config.image_size, self._config.channels)
-        except Exception:  # whatever damage makes Pillow raise
+            side = self._config.image_size
+            return to_bytes(to_image(encoded, side), side, self._config.channels)
+        except Exception:  # Pillow can raise anything for a damaged image
             return None
 
     def _samples(self, row: dict[str, Any]) -> list[Any] | None:
@@ -83,8 +83,11 @@ class ImageStream:
 
 
 def _parts(config: ImageConfig) -> tuple[str, Any, Any]:
-    """What the source is called, and its rows for training and for testing."""
+    """The name of the source, its training rows and its test rows."""
     path = Path(config.data)
+    if is_address(config.data):
+        base = config.data.rstrip("/")
+        return base, open_rows(f"{base}/train"), open_rows(f"{base}/test")
     if not path.exists():
         known = KNOWN.get(config.data, {"name": config.data, "train": "train", "test": "test"})
         return config.data, *(open_rows(known["name"], known[part]) for part in ("train", "test"))

@@ -1,1 +1,1 @@
-"""Sentences: training data, embeddings, and what these are worth."""
+"""Text: sentence embeddings by SimCSE, and their evaluation."""

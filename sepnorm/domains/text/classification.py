@@ -1,4 +1,4 @@
-"""Sentences or pairs of them with labels: the sets of transfer tasks, from tables and as SentEval has them."""
+"""Labelled sentences or pairs, for transfer tasks: from tables and from SentEval's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SPLITS = {"all": "all", "train": "train", "test": "test"} | dict.fromkeys(("val
 
 @dataclass(eq=False)
 class Part:
-    """Sentences, or pairs of them if ``second`` is not empty, with a label each."""
+    """Sentences, or pairs if ``second`` is not empty, with one label each."""
 
     first: list[str] = field(default_factory=list)
     second: list[str] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Part:
 
 @dataclass(eq=False)
 class Classification:
-    """A set by its parts: ``all`` to be cross-validated, or ``train``, ``test`` and perhaps ``validation``."""
+    """A data set by its parts: ``all``, to be cross-validated; or ``train``, ``test`` and optionally ``validation``."""
 
     parts: dict[str, Part]
 
@@ -51,7 +51,7 @@ class Classification:
 
 
 def task_of(rows: Iterable[dict[str, Any]], source: str, texts: tuple[str, ...], label: str) -> Classification:
-    """A set from the rows of a table; the column ``split`` says which part a row belongs to, if it is there."""
+    """A data set from the rows of a table. The column ``split``, if there is one, names a row's part."""
     parts: dict[str, Part] = {}
     for number, row in enumerate(rows, 1):
         where = f"row {number} of {source}"
@@ -69,7 +69,7 @@ def task_of(rows: Iterable[dict[str, Any]], source: str, texts: tuple[str, ...],
 
 
 def read_polarity(positive: Path, negative: Path) -> Classification:
-    """MR, CR, SUBJ and MPQA as SentEval has them: a file of sentences for each of two classes."""
+    """Reads MR, CR, SUBJ or MPQA from SentEval: one file of sentences for each of two classes."""
     part = Part()
     for label, path in (("1", positive), ("0", negative)):
         texts = [text for text in map(clean, whole_lines(path)) if text]
@@ -79,7 +79,9 @@ def read_polarity(positive: Path, negative: Path) -> Classification:
 
 
 def read_sst(folder: Path) -> Classification:
-    """SST2 as SentEval has it: a sentence, a tab and a label on each line of ``sentiment-train``, ``-dev`` and ``-test``."""
+    """Reads SST2 from SentEval: a sentence, a tab and a label on each line of ``sentiment-train``, ``-dev`` and
+    ``-test``.
+    """
     parts = {}
     for name, file in (("train", "sentiment-train"), ("validation", "sentiment-dev"), ("test", "sentiment-test")):
         rows = tab_rows(folder / file, 2)
@@ -88,7 +90,7 @@ def read_sst(folder: Path) -> Classification:
 
 
 def read_trec(folder: Path) -> Classification:
-    """TREC as distributed: ``COARSE:fine question`` on each line; the coarse label counts."""
+    """Reads TREC as distributed: ``COARSE:fine question`` on each line; the coarse label is used."""
     parts = {}
     for name, file in (("train", "train_5500.label"), ("test", "TREC_10.label")):
         part = parts[name] = Part()
@@ -105,7 +107,7 @@ def read_trec(folder: Path) -> Classification:
 
 
 def read_mrpc(folder: Path) -> Classification:
-    """MRPC as distributed: tab-separated with a header; label, two numbers, two sentences."""
+    """Reads MRPC as distributed: tab-separated with a header; label, two numbers, two sentences."""
     parts = {}
     for name, file in (("train", "msr_paraphrase_train.txt"), ("test", "msr_paraphrase_test.txt")):
         rows = tab_rows(folder / file, 5, header=True)

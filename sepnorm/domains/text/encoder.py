@@ -1,4 +1,4 @@
-"""Encoders of text: models of sentence-transformers and of transformers, from sentences to [CLS] and tokens."""
+"""Text encoders: sentence-transformers and transformers models, from sentences to [CLS] and tokens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.families import encoder_of, is_transformers
 from sepnorm.surgery.opening.models import open_tokeniser
 
-_LONGEST = 256  # tokens of a text
-_SHOWN = 200  # characters of a text that stand for it
+_LONGEST = 256  # largest number of tokens of a text
+_SHOWN = 200  # characters of a text shown in reports
 _TEXTS = [
     "A text.",
     "Another, which is a little longer than the first.",
@@ -27,7 +27,7 @@ _TEXTS = [
 
 
 def wrap(target: str, model: Any, source: Path) -> TextEncoder | None:
-    """A text encoder with its tokeniser; None where the model takes no text."""
+    """Wraps a text encoder with its tokeniser; None if the model takes no text."""
     if is_sentence_transformer(model):
         prepare = model.preprocess if hasattr(model, "preprocess") else model.tokenize
         model.max_seq_length = min(model.max_seq_length or _LONGEST, _LONGEST)
@@ -49,7 +49,7 @@ def _tokeniser(target: str, model: Any, folder: Path) -> Tokenised:
         raise
     except Exception as error:
         raise SepNormError(missing) from error
-    # where there are no files, transformers makes up a tokeniser to which every word is unknown
+    # without files, transformers makes up a tokeniser to which every word is unknown
     if len(tokenizer) < len(tokenizer.all_special_tokens) + 3:
         raise SepNormError(missing)
     longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _LONGEST), _LONGEST)
@@ -61,7 +61,7 @@ def _tokeniser(target: str, model: Any, folder: Path) -> Tokenised:
 
 
 class Tokenised:
-    """From texts to the batch that a text encoder of transformers takes."""
+    """From texts to the batch of a transformers text encoder."""
 
     def __init__(self, tokenizer: Any, longest: int) -> None:
         self.tokenizer, self.longest = tokenizer, longest
@@ -74,7 +74,7 @@ class Tokenised:
 
 
 class TextEncoder(Encoder):
-    """The mean of tokens is over all of a text, [CLS] and [SEP] too, as sentence-transformers has it."""
+    """Encodes texts. The mean of tokens includes [CLS] and [SEP], as in sentence-transformers."""
 
     kind = "text"
     window = 64
@@ -87,7 +87,7 @@ class TextEncoder(Encoder):
 
     @cached_property
     def has_cls(self) -> bool:  # type: ignore[override]
-        """Whether its tokeniser puts one before a text."""
+        """Whether the tokeniser puts a [CLS] before a text."""
         tokenizer = getattr(self.prepare, "tokenizer", None) or getattr(self.model, "tokenizer", None)
         if tokenizer is None:
             return True
@@ -108,7 +108,7 @@ class TextEncoder(Encoder):
         return str(record.content)[:_SHOWN]
 
     def views(self, content: Any) -> tuple[str, str]:
-        """The first and the second half of its words."""
+        """The first and the second half of a text's words."""
         words = str(content).split()
         middle = max((len(words) + 1) // 2, 1)
         return " ".join(words[:middle]), " ".join(words[middle:]) or " ".join(words)
@@ -123,7 +123,7 @@ class TextEncoder(Encoder):
 
 
 class TextBody(Body):
-    """Takes what a tokeniser gives, each (batch, tokens)."""
+    """Takes the tokeniser's outputs, each (batch, tokens)."""
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None

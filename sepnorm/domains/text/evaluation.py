@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sepnorm.domains.encoders import open_encoder
 from sepnorm.domains.evaluation import Evaluation, Task
-from sepnorm.domains.requests import POOLINGS
+from sepnorm.domains.requests import NEED_CLS, POOLINGS
 from sepnorm.domains.text.embedding import Embed, sentence_embedder
 from sepnorm.domains.text.encoder import TextEncoder
 from sepnorm.domains.text.sets import GROUPS, SETS, Loaded, load_sets
@@ -16,12 +16,12 @@ from sepnorm.errors import require_known
 
 
 def evaluate(encoder: TextEncoder, task: Task) -> Evaluation:
-    """``task.on`` what ``load_sets`` takes, by default ``sts``; [CLS] unless told otherwise."""
+    """Scores an encoder on the sets ``task.on`` (default ``sts``), by [CLS] unless other poolings are named."""
     sets = load_sets(task.on or ["sts"], task.data)
-    places = task.poolings("cls")
-    if "cls" in places:
+    places = task.poolings(("cls",))
+    if set(places) & set(NEED_CLS):
         encoder.require_cls()
-    said = "both" if len(places) > 1 else "[CLS]" if places == ("cls",) else places[0]
+    said = ", ".join("[CLS]" if place == "cls" else place for place in places)
     found = Evaluation(encoder.name, task.data, f"{', '.join(sets)}, with {said}")
     for place in places:
         scores = score_sets(sets, sentence_embedder(encoder, place))
@@ -34,8 +34,8 @@ def evaluate_text(
 ) -> dict[str, float]:
     """A score for each set: Spearman's correlation for ``sts``, accuracy for ``transfer``.
 
-    ``model``: what ``open_encoder`` takes; ``on``, ``data``: what ``load_sets`` takes. The sets are read first, so that a
-    misspelt name is refused before the model is opened.
+    ``model``: as for ``open_encoder``; ``on``, ``data``: as for ``load_sets``. Sets are read first, so that a misspelt
+    name is reported before the model is opened.
     """
     require_known("pooling", pooling, POOLINGS)
     sets = load_sets(on, data)
@@ -43,7 +43,7 @@ def evaluate_text(
 
 
 def score_sets(sets: Mapping[str, Loaded], embed: Embed) -> dict[str, float]:
-    """A score for each set, ``NAME_f1`` beside that of pairs, and the average of a group that is complete."""
+    """A score for each set, ``NAME_f1`` for sets of pairs, and the average of each complete group."""
     scores: dict[str, float] = {}
     for name, loaded in sets.items():
         if isinstance(loaded, Pairs):
@@ -54,6 +54,6 @@ def score_sets(sets: Mapping[str, Loaded], embed: Embed) -> dict[str, float]:
         scores |= {f"{name}_{key}": value for key, value in found.items()}
     for group in GROUPS:
         members = [name for name, known in SETS.items() if known.group == group]
-        if all(name in sets for name in members):  # of some of them only, it could be compared with nothing
+        if all(name in sets for name in members):  # the average of part of a group would not be comparable
             scores[f"{group}_average"] = sum(scores[name] for name in members) / len(members)
     return scores

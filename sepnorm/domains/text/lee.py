@@ -1,6 +1,7 @@
-"""The Lee corpus (Lee, Pincombe and Welsh, 2005), read from the files that come with gensim, which itself is not imported.
+"""The Lee corpus (Lee, Pincombe and Welsh, 2005): 300 short news items for training, and 50 others with rated
+similarity.
 
-300 short news items to train on, and 50 others of which people rated how similar each two are.
+The files come with gensim, which itself is not imported.
 """
 
 from __future__ import annotations
@@ -14,19 +15,33 @@ from sepnorm.domains.text.sts import Pairs
 from sepnorm.errors import SepNormError
 
 _BACKGROUND, _RATED, _RATINGS = "lee_background.cor", "lee.cor", "similarities0-1.txt"
-# after a full stop or the like, perhaps with a closing quote or bracket, and before what may open a sentence
+# a break after . ! or ?, perhaps with a closing quote or bracket, and before what may begin a sentence
 _BREAK = re.compile(r"""(?<=[.!?])(?P<closing>["')]*)\s+(?=["'(]*[A-Z0-9])""")
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Prof|Sen|Gen|Lt|Col|Capt|No|vs)|\b[A-Z](?:\.[A-Z])*)\.$")
 
 
 def lee_sentences() -> list[str]:
-    """The sentences of the 300 news items, each once."""
+    """The distinct sentences of the 300 news items.
+
+    Returns:
+        The sentences, in order.
+
+    Raises:
+        SepNormError: if gensim is not installed.
+    """
     found = [clean(sentence) for line in _lines(_BACKGROUND) for sentence in split_sentences(line)]
     return list(dict.fromkeys(found))
 
 
 def lee_pairs() -> Pairs:
-    """All 1,225 pairs of the 50 rated items, with the mean of their ratings, 1 being the most similar."""
+    """All 1,225 pairs of the 50 rated items.
+
+    Returns:
+        The pairs with mean ratings from 0 to 1; 1 is most similar.
+
+    Raises:
+        SepNormError: if gensim is not installed.
+    """
     texts = _lines(_RATED)
     ratings = [[float(cell) for cell in line.split()] for line in _lines(_RATINGS)]
     if len(ratings) != len(texts) or any(len(row) != len(texts) for row in ratings):
@@ -36,7 +51,7 @@ def lee_pairs() -> Pairs:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences of a text, by rule: a break follows ``.``, ``!`` or ``?`` unless that ends an abbreviation or initials."""
+    """Splits a text after ``.``, ``!`` or ``?``, unless that ends an abbreviation or initials."""
     found: list[str] = []
     start = 0
     for match in _BREAK.finditer(text):

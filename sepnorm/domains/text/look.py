@@ -1,11 +1,11 @@
-"""What a run on text would be trained and scored on, read without torch."""
+"""Describes the training and evaluation data of a run on text, without torch."""
 
 from __future__ import annotations
 
 import glob
 from pathlib import Path
 
-from sepnorm.data.places import require_here
+from sepnorm.data.places import is_address, require_here
 from sepnorm.domains import Look
 from sepnorm.domains.targets import find_model
 from sepnorm.domains.text.config import TextConfig
@@ -16,7 +16,7 @@ from sepnorm.domains.text.sts import Pairs
 
 
 def look_at(config: TextConfig) -> Look:
-    """Reads the data and the evaluation sets; the model is only found, not opened."""
+    """Reads the data and the evaluation sets; the model is located, not opened."""
     sets = load_sets(config.sets, config.test)
     if config.development is not None:
         load_development(config.development)
@@ -30,7 +30,7 @@ def look_at(config: TextConfig) -> Look:
     corpus = None
     if config.stream is None:
         corpus = load_corpus(config)
-    elif not glob.has_magic(config.data):
+    elif not glob.has_magic(config.data) and not is_address(config.data):
         require_here(config.data)
     if config.model not in ("minilm", "scratch"):
         find_model(config.model)

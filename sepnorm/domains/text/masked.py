@@ -1,4 +1,4 @@
-"""Masked language modelling, which SimCSE may have beside its own loss: the head of transformers, and masks."""
+"""Masked language modelling, optionally beside SimCSE's loss: the prediction head, and masks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from sepnorm.errors import SepNormError, one_line
 from sepnorm.surgery.opening.models import open_for_masked_words
 
-_HEADS = ("cls", "lm_head", "predictions")  # where transformers' models for masked words have theirs
-_SHARE, _AS_MASK, _AS_RANDOM = 0.15, 0.8, 0.1  # of tokens that are to be guessed; of these, shown so (BERT)
+_HEADS = ("cls", "lm_head", "predictions")  # names of the head in transformers' models
+# share of tokens to predict; of these, share shown as [MASK] and as random words (BERT)
+_SHARE, _AS_MASK, _AS_RANDOM = 0.15, 0.8, 0.1
 
 
 class Predictor(nn.Module):
-    """From hidden states (count, dim) to logits (count, words).
+    """Prediction head: hidden states (count, dim) to logits (count, words).
 
-    The last layer's weight is that of the word embeddings. It is registered there alone, as a checkpoint holds it once.
+    The last layer uses the weight of the word embeddings, which is registered there only, since a checkpoint stores it
+    once.
     """
 
     def __init__(self, model: Any) -> None:
@@ -48,7 +50,7 @@ class _Tied(nn.Module):
         super().__init__()
         if not any(bias is known for known in head.parameters()):
             self.bias = bias
-        self._shared: list[Any] = [embeddings, bias]  # in a list, where modules and parameters are not registered
+        self._shared: list[Any] = [embeddings, bias]  # in a list, so that nothing is registered twice
 
     def forward(self, hidden: Tensor) -> Tensor:
         embeddings, bias = self._shared
@@ -56,7 +58,7 @@ class _Tied(nn.Module):
 
 
 def pretrained_predictor(target: str, name: str, tokenizer: Any) -> tuple[Any, Predictor]:
-    """Encoder and head of a pretrained model; one without weights for the head is refused."""
+    """Encoder and head of a pretrained model. One without weights for the head is refused."""
     try:
         model, missing = open_for_masked_words(target)
     except (ValueError, OSError) as error:
@@ -74,7 +76,7 @@ def pretrained_predictor(target: str, name: str, tokenizer: Any) -> tuple[Any, P
 
 
 def scratch_predictor(settings: Any, wanted: bool) -> tuple[Any, Predictor | None]:
-    """A new BERT, and its head if it is wanted."""
+    """A new BERT, and its head if ``wanted``."""
     import transformers
 
     if not wanted:
@@ -84,7 +86,7 @@ def scratch_predictor(settings: Any, wanted: bool) -> tuple[Any, Predictor | Non
 
 
 def mask_tokens(ids: Tensor, tokenizer: Any, draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens (sentences, tokens) of which some are hidden, and what these were, with -100 in all other places.
+    """Masks tokens (sentences, tokens); returns them with the targets, which are -100 where nothing is masked.
 
     ``draws`` (3, sentences, tokens) are random numbers from 0 to 1.
     """

@@ -1,4 +1,4 @@
-"""SimCSE: two views of a sentence are to find each other among those of all sentences of the batch."""
+"""SimCSE: two views of a sentence must find each other among all sentences of the batch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sepnorm.losses import info_nce, uniformity_loss
 
 
 class SimCSE(nn.Module):
-    """A text encoder of transformers as ``encoder``, and the loss of a run's config (Gao et al., EMNLP 2021)."""
+    """A transformers text encoder as ``encoder``, with the loss of a run's config (Gao et al., EMNLP 2021)."""
 
     def __init__(self, encoder: Any, config: TextConfig, predictor: Predictor | None = None) -> None:
         super().__init__()
         self.encoder, self.settings, self.predictor = encoder, config, predictor
         width = encoder.config.hidden_size
-        torch.manual_seed(config.weights_seed)  # the head starts from the same weights in every arm
+        torch.manual_seed(config.weights_seed)  # equal weights of the head in every arm
         linear = nn.Linear(width, width)
         nn.init.normal_(linear.weight, std=getattr(encoder.config, "initializer_range", 0.02))
         nn.init.zeros_(linear.bias)
@@ -30,12 +30,12 @@ class SimCSE(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, sentences: int, seed: int, targets: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """All views in one batch, so that batch statistics are over all of them and no buffer changes between two passes.
+        """The loss. All views are in one batch, so batch statistics are over all of them.
 
-        ``input_ids`` and ``attention_mask`` (views * sentences, tokens): the sentences, a second view of each (the same
-        sentence under other dropout, or one that follows from it), perhaps hard negatives, and if there are ``targets``
-        (sentences, tokens) at last the sentences with masked words. ``seed`` is what dropout is drawn from, so that a step
-        is a function of its batch.
+        ``input_ids`` and ``attention_mask`` are (views * sentences, tokens): the sentences; a second view of each (the
+        same sentence with other dropout, or one that it entails); optionally hard negatives; and with ``targets``
+        (sentences, tokens) the sentences with masked words. ``seed`` seeds dropout, so that a step depends on its batch
+        only.
         """
         if self.training:
             torch.manual_seed(seed)
@@ -55,12 +55,14 @@ class SimCSE(nn.Module):
         return {"loss": loss}
 
     def embed(self, hidden: Tensor) -> Tensor:
-        """Sentence vectors (sentences, dim) from hidden states: [CLS], through the head where that is kept."""
+        """Sentence vectors (sentences, dim) from hidden states: [CLS], passed through the head if that is kept."""
         cls = hidden[:, 0]
         return self.head(cls) if self.settings.head == "kept" else cls
 
     def _uniformity(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        """The term on [CLS], on tokens without padding, or on both, of one view: two of a sentence belong together."""
+        """The uniformity loss on [CLS], on tokens without padding, or on both, of one view, since two views must stay
+        close.
+        """
         form, on = self.settings.uniformity_form, self.settings.uniformity_on
         parts = []
         if on in ("cls", "both"):
@@ -71,6 +73,6 @@ class SimCSE(nn.Module):
 
 
 def made_up_batch(config: TextConfig, count: int) -> dict[str, Any]:
-    """What ``SimCSE`` takes, of random words: to measure how long a step takes."""
+    """A batch of random words for ``SimCSE``, to measure how long a step takes."""
     ids = torch.randint(1000, 2000, (2 * count, config.length))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "sentences": count, "seed": 0}

@@ -1,4 +1,4 @@
-"""Lines and cells of files that are read strictly: a broken row of a test set is refused, not left out."""
+"""Strict readers for test sets: a broken row is an error, not skipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sepnorm.files import require_file
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines of a file in UTF-8 or, as some of SentEval's are, Latin-1."""
+    """The lines of a file in UTF-8 or, like some of SentEval's, Latin-1."""
     require_file(path)
     try:
         content = path.read_bytes()
@@ -22,12 +22,13 @@ def whole_lines(path: Path) -> list[str]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = content.decode("latin-1")
-    lines = text.replace("\r\n", "\n").split("\n")  # at no other sign: Latin-1 texts hold some that Unicode breaks at
+    # only there: Latin-1 texts hold characters at which Unicode breaks lines
+    lines = text.replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def tab_rows(path: Path, least: int, header: bool = False) -> list[list[str]]:
-    """The cells of a tab-separated file without quoting, ``least`` or more in each line; a header is left out."""
+    """Cells of a tab-separated file without quotes, at least ``least`` a line; a header is dropped."""
     rows = []
     for number, line in enumerate(whole_lines(path), 1):
         cells = line.split("\t")
@@ -42,19 +43,19 @@ def tab_rows(path: Path, least: int, header: bool = False) -> list[list[str]]:
 
 
 def clean(value: Any) -> str:
-    """A text with single blanks between its words; an empty one for what is no text."""
+    """A text with single spaces between its words; an empty string for anything else."""
     return " ".join(value[:LONGEST_TEXT].split()) if isinstance(value, str) else ""
 
 
 def text_in(value: Any, column: str, where: str) -> str:
-    """The text of a cell."""
+    """The text of a cell; raises if there is none."""
     if not (text := clean(value)):
         raise SepNormError(f"{where} has no text in {column!r}, found {value!r}.")
     return text
 
 
 def number_in(value: Any, column: str, where: str) -> float:
-    """The number of a cell."""
+    """The number in a cell; raises if there is none."""
     try:
         number = float(value)
     except (TypeError, ValueError):

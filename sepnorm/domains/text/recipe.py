@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from sepnorm.domains.text.tokens import Tokens
 from sepnorm.errors import tell_limit
 from sepnorm.experiment.runs import Outcome
 from sepnorm.geometry import alignment
+from sepnorm.pooling import pool
 from sepnorm.surgery import model_call as feed
 from sepnorm.surgery.inspection import Inspection, conclude, watch
 from sepnorm.training.arm_norms import give_norms
@@ -37,19 +38,19 @@ from sepnorm.training.monitored import Monitored
 from sepnorm.training.trainer import Report, Trained, train
 
 _BATCH = 64  # sentences encoded at a time
-_WINDOW = 64  # batches of training that are sorted by length together
-_INSPECTED, _TOKENS = 512, 4096  # sentences that are inspected, and token vectors kept of them
-_MONITORED = 256  # sentences that [CLS] is measured on while the model trains
-_POSITIVE = 0.8  # pairs above this share of their set's range of scores mean the same: above 4 of 0 to 5, as in SimCSE
+_WINDOW = 64  # training batches that are sorted by length together
+_INSPECTED, _TOKENS = 512, 4096  # sentences inspected; token vectors kept of them
+_MONITORED = 256  # sentences on which [CLS] is measured during training
+_POSITIVE = 0.8  # pairs above this share of their set's score range mean the same: above 4 on 0 to 5, as in SimCSE
 
-Texts = dict[str, int]  # distinct sentences and their numbers
+Texts = dict[str, int]  # distinct sentences with their indices
 
 
 class TextRecipe:
-    """The data of a config, and what a run of any config with the same data and model does."""
+    """Reads the data of a config, and runs any config with the same data and model."""
 
     def __init__(self, config: TextConfig) -> None:
-        self.sets = load_sets(config.sets, config.test)  # first, so that a misspelt name is refused at once
+        self.sets = load_sets(config.sets, config.test)  # first, so that a misspelt name is reported at once
         self.development = None if config.development is None else load_development(config.development)
         self.stream = None if config.stream is None else TextStream(config)
         self.corpus: Corpus = load_corpus(config) if self.stream is None else self.stream.corpus
@@ -61,25 +62,28 @@ class TextRecipe:
         longest = min(self.start.longest, LONGEST)
         self.held_out = Tokens(self.start.tokenizer, self.corpus.held_out, longest)
         rated = [text for one in self.sets.values() if isinstance(one, Pairs) for text in _texts(one)]
-        self._rated = len(set(rated))  # they come first, and are also scored before training
+        self._rated = len(set(rated))  # rated sentences come first, and are also scored before training
         self._tested = _numbered([*rated, *(text for one in self.sets.values() for text in _texts(one))])
         self.test_tokens = Tokens(self.start.tokenizer, list(self._tested), longest)
 
     def run(self, config: TextConfig, folder: Path, report: Report | None = None) -> Outcome:
-        """Converts, scores, trains, and scores and measures again."""
+        """Converts, scores, trains, scores again and measures."""
         model = self.prepare(config)
-        before = self.scores(self.encode(model, self.test_tokens, self._rated), "sts")
+        before = self.scores(self.vectors(model, self.test_tokens, ("cls", "mean"), self._rated), "sts")
         trained, selection, monitored = self.watched(model, config, folder, report)
-        rows = self.encode(model, self.test_tokens)
-        metrics = self.scores(rows)
+        poolings = ("cls", "mean", "moments") if self._rated else ("cls", "mean")
+        rows = self.vectors(model, self.test_tokens, poolings)
+        # regressions on them would take too long on transfer sets
+        moments = {name: rows.pop(name) for name in poolings[2:]}
+        metrics = self.scores(rows) | self.scores(moments, "sts")
         metrics |= {key.replace("average", "before"): value for key, value in before.items() if "average" in key}
         cls, mean = self.encode(model, self.held_out)
         for way, change in (("centred", centred), ("whitened", whitened)):
-            free = self.scores((change(cls, rows[0]), change(mean, rows[1])), "sts")
+            free = self.scores({"cls": change(cls, rows["cls"]), "mean": change(mean, rows["mean"])}, "sts")
             metrics |= {key.replace("average", way): value for key, value in free.items() if "average" in key}
         metrics |= {f"cls_{key}": value for key, value in shape(cls).items()}
         arrays: dict[str, dict[str, Tensor]] = dict(monitored)
-        if (pairs := self._pairs(rows[0])) is not None:
+        if (pairs := self._pairs(rows["cls"])) is not None:
             positive = pairs.pop("positive")
             metrics["cls_alignment"] = alignment(pairs.pop("first")[positive], pairs.pop("second")[positive])
             arrays["pairs"] = pairs
@@ -94,7 +98,7 @@ class TextRecipe:
         return Outcome(metrics, trained.losses, found, save_to, layers, arrays, self.corpus.held_out)
 
     def prepare(self, config: TextConfig) -> SimCSE:
-        """The model at the start of a run; a pretrained one is calibrated on training sentences as it is converted."""
+        """The model at the start of a run. A pretrained one is calibrated on training sentences when converted."""
         encoder, predictor = self.start.fresh(config)
         some = (
             self.tokens.batches(evenly(len(self.tokens), config.calibration), _BATCH) if self.start.pretrained else []
@@ -109,16 +113,16 @@ class TextRecipe:
     def fit(
         self, model: SimCSE, config: TextConfig, folder: Path, report: Report | None = None
     ) -> tuple[Trained, Selection | None]:
-        """Trains; with a development set the model ends with its best weights, otherwise with the last."""
+        """Trains. With a development set the model ends with its best weights, else with the last."""
         return self.watched(model, config, folder, report)[:2]
 
     def watched(
         self, model: SimCSE, config: TextConfig, folder: Path, report: Report | None = None
     ) -> tuple[Trained, Selection | None, dict[str, dict[str, Tensor]]]:
-        """The same, and keeps how [CLS] of some held-out sentences lay on the way."""
+        """Like ``fit``, and records the geometry of [CLS] of some held-out sentences during training."""
         steps: Steps
         if self.stream is None or config.stream is None:
-            steps = Steps(config, self._samples(config, self.corpus, self.tokens), "linear")  # as SimCSE has it
+            steps = Steps(config, self._samples(config, self.corpus, self.tokens), "linear")  # as in SimCSE
         else:
             steps = StreamedSteps(
                 config, config.stream, self.stream.open(config.order_seed), partial(self._read, config), "linear"
@@ -137,7 +141,7 @@ class TextRecipe:
         return trained, selection, monitored.arrays()
 
     def _read(self, config: TextConfig, parts: list[list[str]]) -> Samples:
-        """What a stream gave, to be trained on."""
+        """Training samples from what a stream returned."""
         corpus = corpus_of(parts)
         return self._samples(config, corpus, Tokens(self.start.tokenizer, corpus.texts, config.length))
 
@@ -161,24 +165,30 @@ class TextRecipe:
         lengths = torch.stack([tokens.lengths[view : view + count] for view in views]).amax(0)
         return Samples(count, make, by_length(lengths, _WINDOW) if config.similar_lengths else None)
 
-    @torch.no_grad()
     def encode(self, model: SimCSE, tokens: Tokens, count: int | None = None) -> tuple[Tensor, Tensor]:
-        """Vectors of the first ``count`` sentences by [CLS] and by the mean of all tokens (sentences, width), without padding."""
+        """[CLS] and mean of all tokens (sentences, width) of the first ``count`` sentences, without padding."""
+        found = self.vectors(model, tokens, ("cls", "mean"), count)
+        return found["cls"], found["mean"]
+
+    @torch.no_grad()
+    def vectors(
+        self, model: SimCSE, tokens: Tokens, poolings: Sequence[str], count: int | None = None
+    ) -> dict[str, Tensor]:
+        """Vectors (sentences, size) of the first ``count`` sentences by each pooling; padding does not count."""
         count = len(tokens) if count is None else count
-        width = model.encoder.config.hidden_size
-        cls, mean = (torch.empty(count, width, dtype=torch.float32) for _ in range(2))  # whatever the default is
+        found: dict[str, Tensor] = {}
         with feed.quiet(model):
             for rows, batch in tokens.batches(torch.arange(count), _BATCH):
                 hidden = feed.run(model.encoder, batch).last_hidden_state
-                weights = batch["attention_mask"].to(hidden)[..., None]
-                cls[rows] = model.embed(hidden).float().cpu()
-                mean[rows] = ((hidden * weights).sum(1) / weights.sum(1)).float().cpu()
-        return cls, mean
+                for name in poolings:
+                    some = pool(name, model.embed(hidden), hidden, batch["attention_mask"]).float().cpu()
+                    found.setdefault(name, some.new_empty(count, some.shape[1]))[rows] = some
+        return found
 
-    def scores(self, rows: tuple[Tensor, Tensor], only: str = "") -> dict[str, float]:
-        """Scores of the test sets, or of one group of them, by what ``encode`` gave, and the average of each group's sets."""
+    def scores(self, rows: Mapping[str, Tensor], only: str = "") -> dict[str, float]:
+        """Scores of the test sets, or of one group, from the output of ``vectors``, and the average of each group."""
         found: dict[str, float] = {}
-        for pooling, vectors in zip(("cls", "mean"), rows, strict=True):
+        for pooling, vectors in rows.items():
             for group in [only] if only else GROUPS:
                 sets = {name: one for name, one in self.sets.items() if isinstance(one, Pairs) == (group == "sts")}
                 scores = score_sets(sets, _lookup(self._tested, vectors))
@@ -193,7 +203,9 @@ class TextRecipe:
         return lambda: sts_score(pairs, _lookup(numbers, self.encode(model, tokens)[0]))
 
     def _pairs(self, cls: Tensor) -> dict[str, Tensor] | None:
-        """All rated pairs: people's scores from 0 to 1 in each set, cosines, vectors, and which mean the same."""
+        """All rated pairs: people's scores scaled to 0 to 1 in each set, cosines, vectors, and which pairs mean the
+        same.
+        """
         sets = [one for one in self.sets.values() if isinstance(one, Pairs)]
         if not sets:
             return None
@@ -205,7 +217,7 @@ class TextRecipe:
 
     @torch.no_grad()
     def look_inside(self, model: SimCSE) -> tuple[Inspection, Tensor]:
-        """What goes through the norms for some held-out sentences, and some token vectors (count, width) that come out."""
+        """Statistics of the norms on some held-out sentences, and some token vectors (count, width)."""
         rows = evenly(len(self.held_out), _INSPECTED)
         batches = [batch for _, batch in self.held_out.batches(rows, _BATCH)]
         tokens = []
@@ -231,5 +243,5 @@ def _lookup(numbers: Texts, rows: Tensor) -> Embed:
 
 
 def _spread(scores: Tensor) -> Tensor:
-    """From 0 for the lowest to 1 for the highest."""
+    """Scales from 0 for the lowest to 1 for the highest."""
     return (scores - scores.min()) / (scores.max() - scores.min()).clamp(min=1e-12)

@@ -1,4 +1,4 @@
-"""A trained encoder as a model of sentence-transformers, with [CLS] for the sentence."""
+"""Saves a trained encoder as a sentence-transformers model with [CLS] as the sentence embedding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sepnorm.surgery.saving import save
 
 
 def save_sentence_transformer(model: SimCSE, start: Start, folder: Path) -> None:
-    """Opens by ``SentenceTransformer(folder)``, or with separate norms by ``sepnorm.load(folder)``, which gives the same."""
+    """Saves a folder for ``SentenceTransformer(folder)``, or with separate norms for ``sepnorm.load(folder)``."""
     found = sentence_transformer(model, start)
     folder.mkdir(parents=True, exist_ok=True)
     if model.settings.norm == "ln":
@@ -23,14 +23,14 @@ def save_sentence_transformer(model: SimCSE, start: Start, folder: Path) -> None
 
 
 def sentence_transformer(model: SimCSE, start: Start) -> Any:
-    """The encoder itself inside of a ``SentenceTransformer``, with its head behind where that is kept."""
+    """Puts the encoder into a ``SentenceTransformer``, with its head if that is kept."""
     import transformers
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
     encoder = model.encoder.cpu()
     width = encoder.config.hidden_size
-    with tempfile.TemporaryDirectory() as scratch:  # it opens folders with weights only
+    with tempfile.TemporaryDirectory() as scratch:  # sentence-transformers opens only folders with weights
         transformers.AutoModel.from_config(without_trace(encoder.config)).save_pretrained(scratch)
         start.tokenizer.save_pretrained(scratch)
         first = Transformer(scratch, max_seq_length=min(start.longest, LONGEST))

@@ -1,4 +1,4 @@
-"""What the page of a comparison shows of text alone: tasks, similarity beside people's, alignment, nearest neighbours."""
+"""Sections of a comparison's page for text: tasks, similarity beside people's, alignment, nearest neighbours."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sepnorm.experiment.comparison import Arm
-from sepnorm.report.figures import COLOURS, figure
+from sepnorm.report.arms import styles
+from sepnorm.report.figures import figure
 from sepnorm.report.page import Section, table
 from sepnorm.report.runs import embeddings, names_of
 
-_BINS, _POINTS = 10, 400  # of people's scores; pairs that are drawn one by one
-_ASKED, _NEAREST, _LONG = 5, 2, 160  # sentences whose neighbours are shown, how many each, and letters of one
+_BINS, _POINTS = 10, 400  # bins of people's scores; pairs drawn as points
+# sentences whose neighbours are shown; neighbours of each; characters of a sentence
+_ASKED, _NEAREST, _LONG = 5, 2, 160
 
 
 def tasks(arms: Sequence[Arm], seed: int) -> Section | None:
-    """A score for each set, by [CLS] and by the mean of tokens."""
+    """Table of scores for each set, by [CLS], mean of tokens and, for rated pairs, moments."""
     keys = list(dict.fromkeys(key for arm in arms for found in arm.metrics.values() for key in found))
     both = [key.removeprefix("cls_") for key in keys if key.startswith("cls_")]
-    names = [name for name in both if f"mean_{name}" in keys]  # geometry is of [CLS] alone
+    names = [name for name in both if f"mean_{name}" in keys]  # geometry is measured for [CLS] only
     if not names:
         return None
     lines = []
-    for pooling, said in (("cls", "[CLS]"), ("mean", "mean of tokens")):
+    for pooling, said in (("cls", "[CLS]"), ("mean", "mean of tokens"), ("moments", "moments")):
         for arm in arms:
             cells = [str(arm.interval(f"{pooling}_{name}") or "") for name in names]
-            lines.append([arm.name, said, *cells])
+            if any(cells):
+                lines.append([arm.name, said, *cells])
     text = (
         "<p>Spearman's correlation of cosines with people's scores for STS sets and Lee's news, accuracy of a logistic "
         "regression for transfer sets; mean over seeds ± 95 % interval. <q>sts before</q> is that of the model before "
@@ -42,12 +45,13 @@ def tasks(arms: Sequence[Arm], seed: int) -> Section | None:
 
 
 def similarity(arms: Sequence[Arm], seed: int) -> Section | None:
-    """The cosine of rated pairs against what people said of them."""
+    """Cosines of rated pairs against people's scores."""
     found = figure(
         "Similarity against people's scores: a steeper line tells pairs apart", "people's score", "cosine of [CLS]"
     )
     found.update_layout(hovermode="closest")
-    for arm, colour in zip(arms, COLOURS, strict=False):
+    looks = styles(arm.name for arm in arms)
+    for arm in arms:
         pairs = _arrays(arm, seed, "pairs")
         if pairs is None:
             continue
@@ -57,7 +61,7 @@ def similarity(arms: Sequence[Arm], seed: int) -> Section | None:
             x=x[some].tolist(),
             y=y[some].tolist(),
             mode="markers",
-            marker={"size": 4, "color": colour, "opacity": 0.3},
+            marker=looks[arm.name].marker | {"size": 4, "opacity": 0.3},
             showlegend=False,
             legendgroup=arm.name,
             hoverinfo="skip",
@@ -70,7 +74,9 @@ def similarity(arms: Sequence[Arm], seed: int) -> Section | None:
             name=arm.name,
             legendgroup=arm.name,
             mode="lines+markers",
-            line={"color": colour},
+            line=looks[arm.name].line,
+            marker=looks[arm.name].marker,
+            meta=looks[arm.name].kind,
         )
     if not found.data:
         return None
@@ -82,7 +88,7 @@ def similarity(arms: Sequence[Arm], seed: int) -> Section | None:
 
 
 def binned(x: Tensor, y: Tensor) -> tuple[list[float], list[float], list[float]]:
-    """For bins of ``x`` (count) from 0 to 1 that hold some: their middles, and mean and deviation of ``y`` in them."""
+    """For non-empty bins of ``x`` (count,) from 0 to 1: centres, and mean and deviation of ``y``."""
     numbers = (x * _BINS).long().clamp(0, _BINS - 1)
     lots = [(number, y[numbers == number]) for number in range(_BINS)]
     lots = [(number, lot) for number, lot in lots if len(lot)]
@@ -91,11 +97,12 @@ def binned(x: Tensor, y: Tensor) -> tuple[list[float], list[float], list[float]]
 
 
 def alignment_and_uniformity(arms: Sequence[Arm], seed: int) -> Section | None:
-    """Both for every seed; the lower left is where embeddings are wanted."""
+    """Both measures for every seed; the lower left is best."""
     x, y = "cls_uniformity", "cls_alignment"
     found = figure("Alignment against uniformity: both are better where they are lower", "uniformity", "alignment")
     found.update_layout(hovermode="closest")
-    for arm, colour in zip(arms, COLOURS, strict=False):
+    looks = styles(arm.name for arm in arms)
+    for arm in arms:
         seeds = sorted(arm.values(x).keys() & arm.values(y).keys())
         if seeds:
             found.add_scatter(
@@ -104,7 +111,8 @@ def alignment_and_uniformity(arms: Sequence[Arm], seed: int) -> Section | None:
                 text=[f"{arm.name}, seed {s}" for s in seeds],
                 name=arm.name,
                 mode="markers",
-                marker={"size": 9, "color": colour},
+                marker=looks[arm.name].marker | {"size": 9},
+                meta=looks[arm.name].kind,
                 hovertemplate="%{text}<br>%{x:.3f}, %{y:.3f}<extra></extra>",
             )
     if not found.data:
@@ -117,7 +125,7 @@ def alignment_and_uniformity(arms: Sequence[Arm], seed: int) -> Section | None:
 
 
 def neighbours(arms: Sequence[Arm], seed: int) -> Section | None:
-    """For some held-out sentences the nearest others, by the cosine of [CLS], under each arm."""
+    """Nearest neighbours of some held-out sentences by the cosine of [CLS], for each arm."""
     columns: dict[str, list[str]] = {}
     asked: list[str] = []
     for arm in arms:
@@ -139,7 +147,7 @@ def neighbours(arms: Sequence[Arm], seed: int) -> Section | None:
 
 
 def nearest_of(unit: Tensor, rows: Tensor) -> list[list[tuple[float, int]]]:
-    """For some rows of unit vectors (count, dim) the cosines and numbers of the nearest others."""
+    """Cosines and indices of the nearest others, for some rows of unit vectors (count, dim)."""
     cosines = unit[rows] @ unit.T
     cosines[torch.arange(len(rows)), rows] = -torch.inf
     best = cosines.topk(min(_NEAREST, len(unit) - 1), dim=1)
@@ -153,12 +161,15 @@ def _selection(arms: Sequence[Arm]) -> str:
 
 
 def _steps(arms: Sequence[Arm], seed: int) -> list[Any]:
-    """The score on the development set by step, where there is one."""
+    """The score on the development set by step, if there is one."""
     found = figure(f"Score on the development set, seed {seed}", "step", "Spearman's correlation")
-    for arm, colour in zip(arms, COLOURS, strict=False):
+    looks = styles(arm.name for arm in arms)
+    for arm in arms:
         if (kept := _arrays(arm, seed, "development")) is not None:
             x, y = kept["steps"].tolist(), kept["scores"].tolist()
-            found.add_scatter(x=x, y=y, name=arm.name, mode="lines+markers", line={"color": colour})
+            look = looks[arm.name]
+            line, marker = look.line, look.marker
+            found.add_scatter(x=x, y=y, name=arm.name, mode="lines+markers", line=line, marker=marker, meta=look.kind)
     return [found] if found.data else []
 
 
@@ -171,5 +182,5 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONG else f"{text[: _LONG - 1].rstrip()}…"
 
 
-#: In the order in which the page shows them.
+#: In the order of the page.
 SECTIONS = (tasks, similarity, alignment_and_uniformity, neighbours)

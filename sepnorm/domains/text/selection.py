@@ -1,4 +1,4 @@
-"""The best weights of a run by a score that is taken on its way."""
+"""Selects the best weights of a run by a score measured during training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SCORES, _WEIGHTS = "scores.json", "best.safetensors"
 
 
 class Selection:
-    """Scores a model every so many steps and after the last, and keeps the best weights, in checkpoints too.
+    """Scores a model every ``every`` steps and after the last, and keeps the best weights, in checkpoints too.
 
     A ``Watcher`` of ``training.train``.
     """
@@ -26,12 +26,13 @@ class Selection:
 
     @property
     def best(self) -> tuple[int, float]:
-        """Step and score, the first of several with the same score."""
+        """Step and score of the best weights, the first of equal scores."""
         return max(self.scores, key=lambda pair: pair[1])
 
+    def due(self, step: int, steps: int) -> bool:
+        return step % self.every == 0 or step == steps
+
     def look(self, step: int, steps: int) -> None:
-        if step % self.every and step != steps:
-            return
         self.scores.append((step, self.score()))
         if self.best[0] == step:
             self._weights = {key: value.detach().cpu().clone() for key, value in self.model.state_dict().items()}
@@ -53,5 +54,5 @@ class Selection:
         self._weights = load_file(checkpoint / _WEIGHTS)
 
     def apply(self) -> None:
-        """Gives the model the best weights."""
+        """Loads the best weights into the model."""
         self.model.load_state_dict(self._weights)

@@ -1,4 +1,4 @@
-"""The evaluation sets by name, and where each is found: a table, SentEval's folder, the hub, or an installed package."""
+"""Evaluation sets by name, and where to find each: a table, SentEval's folder, the Hub, or an installed package."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Loaded = Pairs | Classification
 
 GROUPS = ("sts", "transfer")
 _PAIRS = ("sentence1", "sentence2", "score")
-_SET_COLUMNS = ("task", "dataset", "set")  # that name the set of a row
-_DEPTHS = ("data/downstream", "downstream", ".")  # where SentEval's sets lie below the folder that is named
+_SET_COLUMNS = ("task", "dataset", "set")  # columns that name the set of a row
+_DEPTHS = ("data/downstream", "downstream", ".")  # where SentEval's sets are below the user's folder
 
 
 @dataclass(frozen=True)
 class Hub:
-    """A name of ``datasets``: which of its splits make up each part, and the columns of texts and of scores or labels."""
+    """A Hugging Face dataset: the splits of each part, and the columns of texts and of scores or labels."""
 
     name: str
     parts: Mapping[str, tuple[str, ...]]
@@ -43,7 +43,7 @@ class Hub:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """One set: its group, its file or folder in SentEval's layout with the reader of that, and its copy on the hub."""
+    """One set: its group, its file or folder in SentEval's layout with a reader, and its copy on the Hub."""
 
     group: str
     place: str
@@ -62,12 +62,12 @@ def _polarity(place: str, positive: str, negative: str, hub: Hub) -> EvaluationS
     )
 
 
-_IN_TWO = {"all": ("train", "test")}  # how the hub's copies of sets without a split are cut
+_IN_TWO = {"all": ("train", "test")}  # splits of the Hub's copies of sets without a split
 _GIVEN = {"train": ("train",), "test": ("test",)}
 SETS: dict[str, EvaluationSet] = {
     **{name: _sts(f"STS/{name.upper()}-en-test", partial(read_year, name=name), f"mteb/{name}-sts") for name in YEARS},
     "stsb": _sts("STS/STSBenchmark/sts-test.csv", read_benchmark, "mteb/stsbenchmark-sts", "stsbenchmark"),
-    # the hub's copy has all 9,927 pairs in its test split, and SimCSE's protocol 4,927 of them
+    # the Hub's copy has all 9,927 pairs in its test split; SimCSE's protocol uses 4,927 of them
     "sick-r": _sts("SICK/SICK_test_annotated.txt", read_sick, "mteb/sickr-sts", "sick", "sickrelatedness"),
     "mr": _polarity(
         "MR",
@@ -78,7 +78,7 @@ SETS: dict[str, EvaluationSet] = {
     "cr": _polarity("CR", "custrev.pos", "custrev.neg", Hub("SetFit/CR", _IN_TWO, ("text", "label"))),
     "subj": _polarity("SUBJ", "subj.objective", "subj.subjective", Hub("SetFit/subj", _IN_TWO, ("text", "label"))),
     "mpqa": _polarity("MPQA", "mpqa.pos", "mpqa.neg", Hub("jxm/mpqa", _IN_TWO, ("sentence", "label"))),
-    # the hub's copy has the 6,920 sentences to train on, SentEval's their 67,349 phrases
+    # the Hub's copy has the 6,920 training sentences, SentEval's their 67,349 phrases
     "sst2": EvaluationSet(
         "transfer",
         "SST/binary",
@@ -102,14 +102,14 @@ SETS: dict[str, EvaluationSet] = {
 }
 _NAMES = {
     re.sub(r"\W", "", alias): name for name, known in SETS.items() for alias in (name, *known.aliases)
-}  # "STS-B", "stsb" and "STSBenchmark" are one
+}  # "STS-B", "stsb" and "STSBenchmark" are the same set
 
 
 def load_sets(on: Sequence[str], data: str | None = None) -> dict[str, Loaded]:
-    """The sets that ``on`` names, by groups (``sts``, ``transfer``) or one by one, in the order of the registry.
+    """Loads the sets that ``on`` names, by group (``sts``, ``transfer``) or one by one, in the order of the registry.
 
-    ``data``: a table, or a folder of tables or in SentEval's layout; without it the sets come from the hub, and ``lee``
-    from gensim. A group means those of its sets that the data holds; a set that is named must be there.
+    ``data``: a table, or a folder of tables or in SentEval's layout. Without it the sets come from the Hub, and ``lee``
+    from gensim. A group stands for those of its sets that the data holds; a set named by itself must be there.
     """
     groups, names = _asked(on)
     if data is None:
@@ -154,7 +154,7 @@ def _asked(on: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             known = [*GROUPS, "lee", *SETS]
             raise SepNormError(
-                f"there is no evaluation set {asked!r}: there are {', '.join(known)}.{nearest(asked, known)}"
+                f"unknown evaluation set {asked!r}: choose from {', '.join(known)}.{nearest(asked, known)}"
             )
     return list(dict.fromkeys(groups)), list(dict.fromkeys(names))
 
@@ -164,9 +164,9 @@ def _group(loaded: Loaded) -> str:
 
 
 def _from_table(source: str, names: Sequence[str] = ()) -> dict[str, Loaded]:
-    """The sets of one table: those that a column such as ``task`` names, or one that is named after the file.
+    """The sets of one table: those that a column such as ``task`` names, else one named after the file.
 
-    A file whose name says nothing holds the one set that was asked for.
+    If the file's name matches no set, the table holds the one set that was asked for.
     """
     rows = list(rows_of(source))
     if (column := _set_column(rows[0])) is not None:
@@ -180,12 +180,12 @@ def _from_table(source: str, names: Sequence[str] = ()) -> dict[str, Loaded]:
 
 
 def _set_column(row: dict[str, Any]) -> str | None:
-    """The column that says which set a row is of."""
+    """The column that names the set of a row."""
     return next((name for name in _SET_COLUMNS if name in row), None)
 
 
 def _told(path: Path) -> str | None:
-    """As ``_named``; where only a part of the file's name is that of a set, this is said."""
+    """Like ``_named``, with a warning if only part of the file's name matches."""
     name = _named(path)
     if name is not None and re.sub(r"[\W_]", "", path.name.split(".")[0].lower()) not in _NAMES:
         warnings.warn(
@@ -198,13 +198,13 @@ def _told(path: Path) -> str | None:
 
 
 def _named(path: Path) -> str | None:
-    """The set that the name of a file begins with: ``stsb-test.csv`` is of ``stsb``."""
+    """The set that a file name begins with: ``stsb-test.csv`` is ``stsb``."""
     words = re.split(r"[\W_]+", path.name.lower())
     return next((_NAMES[word] for word in ("".join(words[:2]), words[0]) if word in _NAMES), None)
 
 
 def _from_rows(rows: list[dict[str, Any]], source: str) -> Loaded:
-    """Pairs where there is a score, else a classification; of pairs with a split those for testing count."""
+    """Pairs if there is a score, else a classification. Of pairs with a split only the test rows are used."""
     columns = [name for name in rows[0] if name is not None]
     if set(_PAIRS) <= set(columns):
         test = [row for row in rows if row.get("split") == "test"]
@@ -221,7 +221,9 @@ def _from_rows(rows: list[dict[str, Any]], source: str) -> Loaded:
 
 
 def _from_folder(folder: Path, groups: Sequence[str], names: Sequence[str]) -> dict[str, Loaded]:
-    """Tables named after a set, in the folder or one below, SentEval's layout, then tables that name the sets of their rows."""
+    """Tables named after a set, in the folder or one below; SentEval's layout; then tables that name the set of each
+    row.
+    """
     wanted = [name for name, known in SETS.items() if name in names or known.group in groups]
     tables = [path for path in _files(folder) if suffix_of(path) in TABLES]
     found: dict[str, Loaded] = {}

@@ -1,4 +1,4 @@
-"""What training starts from: a pretrained encoder with its tokeniser, or a new one for the words of the data."""
+"""What training starts from: a pretrained encoder with its tokeniser, or a new one for the vocabulary of the data."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sepnorm.domains.text.tokens import train_wordpiece
 from sepnorm.errors import SepNormError
 from sepnorm.training.arm_norms import give_norms
 
-#: The SHA-256 of the weights of all-MiniLM-L6-v2.
+#: SHA-256 of the weights of all-MiniLM-L6-v2.
 _MINILM = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-LONGEST = 256  # tokens of a text that is embedded, and the least that a model from scratch takes
+LONGEST = 256  # largest number of tokens of an embedded text, and smallest input of a model from scratch
 
 
 @dataclass(eq=False)
 class Start:
-    """A tokeniser, how many tokens the model takes, and the model itself, or None if every run builds its own."""
+    """A tokeniser, the largest number of tokens, and the pretrained model; None if every run builds its own."""
 
     tokenizer: Any
     longest: int
@@ -40,9 +40,9 @@ class Start:
         return self.encoder is not None
 
     def fresh(self, config: TextConfig) -> tuple[Any, Predictor | None]:
-        """An encoder that a run may change, and what predicts masked tokens if the config has a weight for that."""
+        """An encoder that a run may change, and a head for masked tokens if the config has a weight for it."""
         if self.pretrained:
-            encoder, predictor = copy.deepcopy((self.encoder, self.predictor))  # together: they share a weight
+            encoder, predictor = copy.deepcopy((self.encoder, self.predictor))  # together, since they share a weight
             return encoder, predictor
         torch.manual_seed(config.weights_seed)
         settings = _scratch_settings(config, len(self.tokenizer), self.longest)
@@ -63,7 +63,7 @@ def _scratch_settings(config: TextConfig, vocabulary: int, longest: int) -> Any:
 
 
 def check_norms(configs: Sequence[TextConfig]) -> None:
-    """Puts the norms of every config into a copy of the model, so that sites which it does not have are refused."""
+    """Puts the norms of every config into a copy of the model, so that missing sites are reported."""
     if configs[0].model == "scratch":
         encoder = encoder_of_size(configs[0])
     else:
@@ -73,7 +73,7 @@ def check_norms(configs: Sequence[TextConfig]) -> None:
 
 
 def open_start(config: TextConfig, texts: Sequence[str]) -> Start:
-    """Opens the model that a config names; ``texts`` are what a tokeniser is learnt from where there is none."""
+    """Opens the model of a config. From scratch, a tokeniser is trained on ``texts``."""
     if config.model == "scratch":
         longest = max(LONGEST, config.length)
         return Start(train_wordpiece(texts, config.vocabulary, longest), longest)
@@ -112,7 +112,7 @@ def _packaged() -> str:
 
 
 def encoder_of_size(config: TextConfig) -> Any:
-    """An encoder as large as the config's, to measure how long a step takes: one of the hub is not fetched for this."""
+    """An encoder of the config's size, to measure how long a step takes. Nothing is downloaded for it."""
     from transformers import AutoModel, BertConfig, RobertaConfig
 
     if config.model == "minilm" or Path(config.model).is_dir():
@@ -125,7 +125,7 @@ def encoder_of_size(config: TextConfig) -> Any:
 
 
 def _inside(name: str, opened: Any) -> tuple[Any, Any]:
-    """The model of transformers and its tokeniser, also inside of one of sentence-transformers."""
+    """The transformers model and its tokeniser, also from inside a sentence-transformers model."""
     if opened.kind != "text":
         raise SepNormError(f"{name} takes {opened.kind}: sentences need a text encoder.")
     if not is_sentence_transformer(opened.model):
@@ -146,7 +146,7 @@ def _require_cls(name: str, tokenizer: Any) -> None:
 
 
 def _places(encoder: Any, tokenizer: Any) -> int:
-    """How many tokens there are positions for; RoBERTa's begin behind that of padding."""
+    """Number of tokens with a position; RoBERTa's positions begin after that of padding."""
     table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
     before = getattr(table, "padding_idx", None)
     places = getattr(encoder.config, "max_position_embeddings", tokenizer.model_max_length)

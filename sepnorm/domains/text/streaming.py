@@ -1,4 +1,4 @@
-"""Sentences or triples that are read while a model is trained on them."""
+"""Sentences or triples that are read during training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sepnorm.domains.text.data import TRIPLES, sentence_column, triple_columns
 from sepnorm.domains.text.reading import clean
 from sepnorm.errors import SepNormError
 
-_SOME = 10_000  # sentences by which a model is calibrated or a tokeniser learnt, and of which some are held out
+_SOME = 10_000  # samples for calibration or a new tokeniser, of which some are held out
 
 
 class TextStream:
-    """The stream of a config, and ``corpus``, some of its sentences or triples."""
+    """The stream of a config; ``corpus`` holds some of its sentences or triples."""
 
     def __init__(self, config: TextConfig) -> None:
         if config.data == "lee":
@@ -32,7 +32,7 @@ class TextStream:
         self._held_out = frozenset(self.corpus.held_out)
 
     def open(self, seed: int) -> Stream:
-        """From its beginning; a sample is a list, of a sentence or of the parts of a triple."""
+        """Opens the stream at its beginning. A sample is a list: one sentence, or the parts of a triple."""
         return Stream(self._source, self._rows, self._samples, seed)
 
     def _parts(self, row: dict[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Semantic textual similarity: how well the cosine of two sentences' vectors ranks pairs as people do.
+"""Semantic textual similarity: does the cosine of two sentence vectors rank pairs as people do?
 
-The protocol of SimCSE: no training, all subsets of a year in one lot, Spearman's rank correlation over that lot.
+The protocol of SimCSE: no training, all subsets of a year together, Spearman's rank correlation over all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sepnorm.errors import SepNormError
 if TYPE_CHECKING:
     from sepnorm.domains.text.embedding import Embed
 
-#: The subsets of each year, as SentEval names their files.
+#: Subsets of each year, as in SentEval's file names.
 YEARS = {
     "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     "sts13": ("FNWN", "headlines", "OnWN"),
@@ -28,7 +28,13 @@ YEARS = {
 
 @dataclass(eq=False)
 class Pairs:
-    """Pairs of sentences, and how similar people found them."""
+    """Pairs of sentences with people's ratings of their similarity.
+
+    Args:
+        first: first sentences.
+        second: second sentences.
+        scores: ratings, higher is more similar.
+    """
 
     first: list[str]
     second: list[str]
@@ -39,7 +45,18 @@ class Pairs:
 
 
 def sts_score(pairs: Pairs, embed: Embed) -> float:
-    """Spearman's correlation of the cosines with the scores; 0 where all cosines are equal, which rank nothing."""
+    """Spearman's correlation of the cosines of sentence vectors with people's scores.
+
+    Args:
+        pairs: rated pairs.
+        embed: function from n sentences to vectors (n, dim).
+
+    Returns:
+        The correlation; 0 if all cosines are equal.
+
+    Raises:
+        SepNormError: if all pairs have the same score, or embeddings are not finite.
+    """
     import torch
     from scipy.stats import spearmanr
 
@@ -55,7 +72,7 @@ def sts_score(pairs: Pairs, embed: Embed) -> float:
 
 
 def pairs_of(rows: Iterable[dict[str, Any]], source: str, columns: tuple[str, str, str]) -> Pairs:
-    """Pairs from the rows of a table: the columns of the two sentences and of the score."""
+    """Pairs from the rows of a table; ``columns`` names the two sentences and the score."""
     found: list[tuple[str, str, float]] = []
     for number, row in enumerate(rows, 1):
         where = f"row {number} of {source}"
@@ -65,7 +82,7 @@ def pairs_of(rows: Iterable[dict[str, Any]], source: str, columns: tuple[str, st
 
 
 def read_year(folder: Path, name: str) -> Pairs:
-    """A year in SentEval's layout: ``STS.input.SUBSET.txt`` and ``STS.gs.SUBSET.txt``; pairs without a score do not count."""
+    """Reads a year from SentEval: ``STS.input.SUBSET.txt`` and ``STS.gs.SUBSET.txt``; skips pairs without a score."""
     found: list[tuple[str, str, float]] = []
     for subset in YEARS[name]:
         texts, scores = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
@@ -81,13 +98,13 @@ def read_year(folder: Path, name: str) -> Pairs:
 
 
 def read_benchmark(path: Path) -> Pairs:
-    """A part of STS-B as distributed: tab-separated without a header, score and sentences in columns 5 to 7."""
+    """Reads a part of STS-B as distributed: tab-separated without a header, score and sentences in columns 5 to 7."""
     rows = [dict(zip(("score", "sentence1", "sentence2"), cells[4:7], strict=True)) for cells in tab_rows(path, 7)]
     return pairs_of(rows, str(path), ("sentence1", "sentence2", "score"))
 
 
 def read_sick(path: Path) -> Pairs:
-    """A part of SICK as distributed: tab-separated with a header, sentences and relatedness in columns 2 to 4."""
+    """Reads a part of SICK as distributed: tab-separated with a header, sentences and relatedness in columns 2 to 4."""
     names = ("sentence_A", "sentence_B", "relatedness_score")
     rows = [dict(zip(names, cells[1:4], strict=True)) for cells in tab_rows(path, 4, header=True)]
     return pairs_of(rows, str(path), names)

@@ -1,4 +1,4 @@
-"""Sentences as numbers of tokens: read once, kept in one flat tensor, put together to batches of similar length."""
+"""Token ids of sentences: computed once, kept in one flat tensor, batched by similar length."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_PART = 10_000  # sentences that are tokenised at a time
+_PART = 10_000  # sentences tokenised at a time
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class Tokens:
-    """The tokens of many sentences in one tensor, cut off at ``length``; ``lengths`` (sentences) has how many each has."""
+    """Token ids of many sentences in one tensor, truncated to ``length``; ``lengths`` (sentences,) counts them."""
 
     def __init__(self, tokenizer: Any, texts: Sequence[str], length: int) -> None:
         import numpy
@@ -32,7 +32,7 @@ class Tokens:
         return len(self.lengths)
 
     def batch(self, rows: Tensor) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask`` (rows, longest of them) of the sentences with these numbers."""
+        """``input_ids`` and ``attention_mask`` (rows, longest of them) of the sentences with indices ``rows``."""
         lengths = self.lengths[rows]
         places = torch.arange(int(lengths.max()))
         mask = places < lengths[:, None]
@@ -40,13 +40,13 @@ class Tokens:
         return {"input_ids": ids.masked_fill(~mask, self.padding), "attention_mask": mask.long()}
 
     def batches(self, rows: Tensor, size: int) -> list[tuple[Tensor, dict[str, Tensor]]]:
-        """All these sentences, sorted by length, with their numbers."""
+        """Batches of the sentences ``rows``, sorted by length, with their indices."""
         order = rows[self.lengths[rows].argsort(stable=True)]
         return [(part, self.batch(part)) for part in order.split(size) if len(part)]
 
 
 def train_wordpiece(texts: Sequence[str], vocabulary: int, longest: int) -> Any:
-    """A tokeniser of word pieces learnt from ``texts``, in BERT's manner: lower case, [CLS] first, [SEP] last."""
+    """Trains a WordPiece tokeniser on ``texts``, as BERT's: lower case, [CLS] first, [SEP] last."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -54,8 +54,8 @@ def train_wordpiece(texts: Sequence[str], vocabulary: int, longest: int) -> Any:
     learner: Any = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.normalizer, learner.pre_tokenizer = normalizer, splitter
     letters = sorted({letter for text in texts for letter in normalizer.normalize_str(text) if not letter.isspace()})
-    # Ties between pairs are broken by the numbers of their parts, and those of letters inside of words are drawn anew by each
-    # process: named beforehand they are the same in all.
+    # Ties between pairs are broken by the ids of their parts, and ids of letters inside words are random in each
+    # process. Naming these letters beforehand gives the same tokeniser everywhere.
     known = [*SPECIAL, *(f"##{letter}" for letter in letters)]
     trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=known, show_progress=False)
     learner.train_from_iterator(texts, trainer)

@@ -1,7 +1,7 @@
-"""Transfer: what classes of sentences a logistic regression reads off frozen embeddings.
+"""Transfer tasks: logistic regression on frozen sentence embeddings.
 
-The protocol of SentEval: ten folds where a set has no split of its own, otherwise its split. The penalty is chosen on the
-validation part or, where there is none, on a tenth of the training part, never on what is tested.
+The protocol of SentEval: a set's own split, else ten folds. The penalty is chosen on the validation part, or without
+one on a tenth of the training part, never on test data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def transfer_scores(task: Classification, embed: Embed) -> dict[str, float]:
 
 
 def _features(task: Classification, embed: Embed) -> tuple[dict[str, Tensor], dict[str, Tensor], list[str]]:
-    """Features (count, dim) of mean square 1 over the training part, numbers of classes (count,), and the classes."""
+    """Features (count, dim) of mean square 1 over the training part, class indices (count,), and the classes."""
     names = list(task.parts)
     rows = embed_distinct(embed, *(texts for part in task.parts.values() for texts in (part.first, part.second)))
     features = {}
@@ -58,7 +58,7 @@ def _features(task: Classification, embed: Embed) -> tuple[dict[str, Tensor], di
 
 
 def _cross_validated(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Guesses for every sample by a regression on the folds that it is not in, and the labels."""
+    """Predictions for every sample by a regression on the folds without it, and the labels."""
     guesses = torch.empty_like(labels)
     for train, test in _folds(labels, _FOLDS):
         best = _choose_inside(features[train], labels[train])
@@ -72,26 +72,26 @@ def _choose_inside(features: Tensor, labels: Tensor) -> float:
 
 
 def _choose(train: Tensor, train_labels: Tensor, held_out: Tensor, held_out_labels: Tensor) -> float:
-    """The strength that is best on what is held out, the stronger penalty if several are."""
+    """The best strength on held-out data; the stronger penalty of several equal ones."""
     guesses = _guesses(train, train_labels, STRENGTHS, held_out)
     hits = (guesses == held_out_labels[:, None]).sum(0).tolist()
     return STRENGTHS[hits.index(max(hits))]
 
 
 def _folds(labels: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
-    """Numbers of the samples to train on and to test on, for each fold; every class is spread over the folds."""
+    """Indices of training and test samples for each fold; every class is spread over the folds."""
     from sklearn.model_selection import StratifiedKFold
 
     if len(labels) < 2 * count:
         raise SepNormError(f"{len(labels)} samples are too few to be split in {count}: give {2 * count} or more.")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a class with fewer samples than folds is in some of them only
+        warnings.simplefilter("ignore")  # a class with fewer samples than folds is missing in some
         folds = StratifiedKFold(count, shuffle=True, random_state=0).split(labels, labels)
         return [(torch.from_numpy(train), torch.from_numpy(test)) for train, test in folds]
 
 
 def _guesses(train: Tensor, labels: Tensor, strengths: Sequence[float], test: Tensor) -> Tensor:
-    """For ``test``, by logistic regressions on ``train``: (count, strengths)."""
+    """Predictions (count, strengths) for ``test`` by logistic regressions on ``train``."""
     classes, numbers = labels.unique(return_inverse=True)
     if len(classes) < 2:  # a rare class may be missing in a fold
         return labels[:1].expand(len(test), len(strengths))

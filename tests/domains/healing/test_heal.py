@@ -110,7 +110,7 @@ def test_thresholds_are_those_of_random_directions():
         (torch.randn(100, 4), {"labels": range(100)}, "every label occurs once"),
         (torch.randn(100, 4), {"labels": ["a", "b"]}, "2 labels for 100 vectors"),
         (torch.randn(100, 4), {"data": "lines.txt"}, "data is for models"),
-        (torch.randn(100, 4), {"method": "whitten 0.5"}, "no remedy 'whitten 0.5'.*Did you mean 'whiten 0.5'"),
+        (torch.randn(100, 4), {"method": "whitten 0.5"}, "unknown remedy 'whitten 0.5'.*Did you mean 'whiten 0.5'"),
         (torch.randn(100), {}, "samples, dimensions"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_file_is_healed_in_parts_and_numpy_alone_reads_what_is_written(run, tm
     found, pooling = load_map(tmp_path / "healed")
     assert pooling == "" and np.allclose(found.transform(x), expected, atol=1e-5)
     code, _, err = run("heal", "x.npy", "--out", "healed")
-    assert code == 1 and "there already and not empty" in err
+    assert code == 1 and "already exists and is not empty" in err
     code, _, err = run("heal", "x.npy", "--data", "x.txt", "--out", "other")
     assert code == 1 and "--data is for models" in err
 
@@ -183,7 +183,7 @@ def test_a_healed_encoder_opens_in_sentence_transformers_without_us(run, tmp_pat
     code, _, err = run("embed", "healed", "lines.txt", "--out", "healed.npy", "--pooling", "healed")
     assert code == 0 and np.allclose(np.load(tmp_path / "healed.npy")[:20], expected, atol=1e-5), err
     code, _, err = run("embed", "model", "lines.txt", "--out", "x.npy", "--pooling", "healed")
-    assert code == 1 and "model is no folder that heal wrote" in err
+    assert code == 1 and "model was not written by heal" in err
 
 
 def test_a_sentence_transformer_in_memory_by_the_sum_of_cls_and_mean(tmp_path):

@@ -46,9 +46,9 @@ def write_idx(
     return written
 
 
-def test_digits_are_split_in_1297_and_500():
+def test_half_of_the_digits_are_for_testing():
     data = load_images("digits", 8, 1)
-    assert data.train.images.shape == (1297, 1, 8, 8) and data.test.images.shape == (500, 1, 8, 8)
+    assert data.train.images.shape == (900, 1, 8, 8) and data.test.images.shape == (897, 1, 8, 8)
     assert data.train.images.dtype == torch.uint8 and int(data.train.images.max()) == 255
     assert data.train.classes == data.test.classes == [str(digit) for digit in range(10)]
     assert sorted(data.test.labels.unique().tolist()) == list(range(10))
@@ -57,7 +57,7 @@ def test_digits_are_split_in_1297_and_500():
 @pytest.mark.parametrize(("side", "channels"), [(16, 3), (4, 1), (8, 4)])
 def test_digits_come_in_other_sizes_and_channels(side, channels):
     data = load_images("digits", side, channels)
-    assert data.train.images.shape == (1297, channels, side, side)
+    assert data.train.images.shape == (900, channels, side, side)
     assert torch.equal(data.train.images, data.train.images[:, :1].expand_as(data.train.images))
     small = load_images("digits", 8, 1)
     assert data.mean == pytest.approx(small.mean * channels, abs=0.01)
@@ -151,12 +151,12 @@ def test_too_few_images_are_refused(tmp_path):
 
 def test_most_takes_training_images_evenly_and_leaves_the_rest():
     whole = load_images("digits", 8, 1)
-    with pytest.warns(LeftOutWarning, match="^100 of 1,297 training images are used, as pretrain_images=100 says"):
+    with pytest.warns(LeftOutWarning, match="^100 of 900 training images are used, because pretrain_images=100"):
         some = load_images("digits", 8, 1, most=100)
-    assert len(some.train) == 100 and len(some.test) == 500
+    assert len(some.train) == 100 and len(some.test) == 897
     assert torch.equal(some.train.images[0], whole.train.images[0])
     assert torch.equal(some.train.images[-1], whole.train.images[-1])
-    assert len(load_images("digits", 8, 1, most=5000).train) == 1297
+    assert len(load_images("digits", 8, 1, most=5000).train) == 900
 
 
 def write_parquet(path: Path, splits: list[str] | None, labels: list[int]) -> None:

@@ -37,7 +37,7 @@ def table(tmp_path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "moments"])
 def test_one_file_gives_a_score_for_its_set_and_nothing_is_printed(model, table, capfd, pooling):
     found = evaluate_text(model, ["sts"], table, pooling)
     pairs = Pairs(
@@ -49,11 +49,11 @@ def test_one_file_gives_a_score_for_its_set_and_nothing_is_printed(model, table,
 
 
 def test_what_is_wrong_is_said_before_the_model_is_opened(table):
-    with pytest.raises(SepNormError, match="no evaluation set 'stsx'"):
+    with pytest.raises(SepNormError, match="unknown evaluation set 'stsx'"):
         evaluate_text("no/such-model", ["stsx"], table)
     with pytest.raises(SepNormError, match="cannot be opened as a model"):
         evaluate_text("no/such-model", ["stsb"], table)
-    with pytest.raises(SepNormError, match=r"no pooling .max.: there are cls, mean"):
+    with pytest.raises(SepNormError, match=r"unknown pooling .max.: choose from cls, mean"):
         evaluate_text("no/such-model", ["stsb"], table, "max")
 
 

@@ -41,6 +41,7 @@ def test_equal_cosines_rank_nothing_and_equal_scores_are_refused():
         sts_score(Pairs(["1", "2"], ["3", "4"], [1, 1]), at_angle)
 
 
+@pytest.mark.slow
 def test_the_score_on_lee_is_that_of_sentence_transformers():
     """all-MiniLM-L6-v2, mean of tokens, 50 news items."""
     pytest.importorskip("gensim")

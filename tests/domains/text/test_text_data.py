@@ -105,7 +105,7 @@ def test_quotes_are_text_in_tsv_and_marks_of_a_cell_in_csv(put):
         ("wide.txt", "one\ntwo\n".encode("utf-16"), "wide.txt cannot be read as text in UTF-8"),
         ("wide.txt", "one\ntwo\n".encode("utf-16-le"), "no text in UTF-8: line 1 holds a zero byte"),
         ("cut.txt.gz", gzip.compress(b"one\ntwo\n" * 999, mtime=0)[:40], "cut.txt.gz cannot be read"),
-        ("essay.docx", b"text", r"essay.docx is of no kind that sentences are read from: give one of .txt"),
+        ("essay.docx", b"text", r"essay.docx is no text file or table: give one of .txt"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused(put, name, content, message):

@@ -135,7 +135,7 @@ def test_arms_of_a_seed_start_alike_and_calibration_keeps_the_model_working(reci
 
 
 def test_sentences_that_the_steps_do_not_reach_are_said(config):
-    with pytest.warns(LeftOutWarning, match=r"^16 of 96 training sentences are used, as max_steps=2 says: --set max"):
+    with pytest.warns(LeftOutWarning, match=r"^16 of 96 training sentences are used, because max_steps=2; --set max"):
         TextRecipe(config.changed({"max_steps": 2}))
 
 
@@ -210,7 +210,7 @@ def without_cls(folder: Path) -> None:
         ({"model": "CONVERTED"}, "has separate norms already"),
         ({"model": "./nowhere"}, "there is no model ./nowhere"),
         ({"num_cls": 2}, r"num_cls=2 is for images: sentences have one \[CLS\]"),
-        ({"on": "stsx"}, r"no evaluation set 'stsx'"),
+        ({"on": "stsx"}, r"unknown evaluation set 'stsx'"),
         ({"data": "nowhere.txt"}, "there is no file nowhere.txt"),
     ],
 )
