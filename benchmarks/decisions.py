@@ -1,11 +1,11 @@
-"""How often verdicts are wrong, and how often they are reached, in simulated comparisons.
+"""Error rates and power of verdicts, in simulated comparisons.
 
     python benchmarks/decisions.py [--count 10000] [--most 12] [--json FILE]
 
-Every comparison has one baseline and some arms, each a normal number a seed unless said otherwise. Differences are to the
-baseline, in units of the standard deviation of a paired difference. `decide` is called after every seed up to `most`, and
-an arm keeps the first verdict it gets: the rule of stopping that makes mistakes most likely. Rates are per cent of
-comparisons, with Wilson's 95 % interval for the error of the simulation. It takes two minutes of one core.
+Each comparison has one baseline and some arms, with one normal value a seed unless noted. Differences are to the
+baseline, in units of the standard deviation of a paired difference. `decide` is called after every seed up to `most`,
+and an arm keeps its first verdict: this stopping rule makes mistakes most likely. Rates are in per cent of comparisons,
+with Wilson's 95 % interval for the simulation error. Takes two minutes on one core.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def comparisons(count: int, effects: list[float], seeds: int, seed: int, draw: D
 
 
 def first_verdicts(differences: np.ndarray, margin: float, most: int) -> tuple[list[str], float]:
-    """Of each arm of one comparison (arms, seeds); and the mean number of seeds at which they were reached."""
+    """The first verdict on each arm of one comparison (arms, seeds), and the mean number of seeds until then."""
     verdicts, seeds = ["undecided"] * len(differences), [most] * len(differences)
     for n in range(2, most + 1):
         found = decide(dict(enumerate(differences[:, :n])), margin=margin, higher_is_better=True, most=most)
@@ -57,7 +57,7 @@ def first_verdicts(differences: np.ndarray, margin: float, most: int) -> tuple[l
 
 
 class Table:
-    """Rows of rates, printed as they are found."""
+    """Rows of rates, printed as they are computed."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -73,7 +73,7 @@ class Table:
 
 
 def mistaken(values: np.ndarray, most: int | None, nulls: slice = slice(None)) -> int:
-    """Comparisons with an arm among ``nulls`` that is called better or worse."""
+    """Number of comparisons in which an arm of ``nulls`` is called better or worse."""
     wrong = 0
     for differences in values:
         if most is None:

@@ -1,13 +1,13 @@
-"""What ``sepnorm.geometry.summary`` of embeddings in a file costs, in time and in peak memory, as they grow in number.
+"""Time and peak memory of ``sepnorm.geometry.summary`` for embeddings in a file, by their number.
 
     python benchmarks/geometry.py [--counts 10000 100000 1000000] [--dims 384] [--rounds 3] [--json FILE]
 
-The embeddings are float32 in a .npy file that is mapped into memory, made in a temporary folder and deleted afterwards.
-Every measurement is a process of its own, so that its peak is its own: the most anonymous memory (``RssAnon``, which does
-not count the pages of the file) that it held at one time beyond what it held after its imports, looked at every two
-milliseconds. The peer is ``numpy.linalg.svd(x, compute_uv=False)`` of all embeddings in float64, which gives the singular
-values alone, where these take less than 1 GiB; the conversion to float64 is not in its time. The two take turns; printed
-is the median over the rounds, as times and as their ratio within a round.
+The embeddings are float32 in a memory-mapped .npy file, made in a temporary folder and deleted afterwards. Every
+measurement has its own process. Peak memory is the largest anonymous memory (``RssAnon``, without the pages of the
+file) above that after the imports, sampled every two milliseconds. The peer is ``numpy.linalg.svd(x,
+compute_uv=False)`` of all embeddings in float64, which computes the singular values only, if these take less than 1
+GiB; its time excludes the conversion to float64. The two alternate. Printed are medians over the rounds: times, and
+their ratio within a round.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PEER_BYTES = 2**30
 
 
 def make(path: Path, count: int, dim: int) -> None:
-    """Embeddings off the origin, with a spread that falls off over the dimensions, a piece at a time."""
+    """Writes embeddings off the origin, with a spread that falls over the dimensions, in parts."""
     rng = numpy.random.default_rng(0)
     scale = numpy.geomspace(1, 0.01, dim, dtype=numpy.float32)
     x = numpy.lib.format.open_memmap(path, "w+", numpy.float32, (count, dim))
@@ -57,7 +57,7 @@ def anonymous_bytes(process: int) -> int:
 
 
 def measure_here(what: str, path: str) -> None:
-    """In the process that was started for it: says when it begins, and then how long it took."""
+    """Runs in the measured process: prints when it begins, and then how long it took."""
     x = numpy.load(path, mmap_mode="r")
     print("begins", flush=True)
     run = prepare(what, x)
@@ -67,7 +67,7 @@ def measure_here(what: str, path: str) -> None:
 
 
 def measure(what: str, path: Path) -> dict[str, float]:
-    """Watched from outside, because NumPy lets no other thread run while it decomposes."""
+    """Watches a process from outside, since NumPy lets no other thread run during the decomposition."""
     command = [sys.executable, __file__, "--measure", what, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

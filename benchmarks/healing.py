@@ -1,8 +1,8 @@
-"""Time and peak memory of healing a file of vectors: a million of 384 dimensions by default.
+"""Time and peak memory of healing a file of vectors, by default a million of 384 dimensions.
 
     python benchmarks/healing.py [--count 1000000] [--dim 384]
 
-The file is made first, in parts. What is measured is a process of its own, from import to the healed file.
+The file is first made in parts. A separate process is measured, from its imports to the healed file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ print(f"{found.count:,} x {found.source.dim}: {found.chosen}, {seconds:.0f} s, p
 
 
 def write_vectors(path: Path, count: int, dim: int) -> None:
-    """Vectors that are off-centre and of different scales, in single precision."""
+    """Writes off-centre vectors of different scales in float32."""
     rng = numpy.random.default_rng(0)
     scale, mean = rng.uniform(0.2, 2, dim).astype("f4"), 3 * rng.standard_normal(dim).astype("f4")
     array = numpy.lib.format.open_memmap(path, "w+", "f4", (count, dim))

@@ -1,19 +1,20 @@
-"""Images per second while a masked autoencoder is trained: shared norms, separate norms, and lightly's modules.
+"""Images per second of masked-autoencoder training: shared norms, separate norms, and lightly's modules.
 
     python benchmarks/images.py [--rounds 5] [--steps 10] [--threads 2] [--folder .lightly]
 
-All contenders live in one process and take turns, a step each in random order, so that what slows the machine slows all.
-A step is a mask drawn anew, forward, the loss on normalised pixels of masked patches, backward and a fused AdamW step on
-64 random images, float32. A round is a median over its steps; the next has new models, which lie elsewhere in memory.
-Printed are medians over the rounds, and in brackets the lowest and highest of the rounds' ratios. ``ln again`` is ``ln``
-a second time: how far it is from 1 is the noise of the measurement. With ``--threads 1`` processor time is measured, not
-time on the wall: other work on the machine disturbs it less, but still does.
+All contenders are in one process and alternate, one step each in random order, so that other load slows all alike. A
+step is a new mask, forward, the loss on normalised pixels of masked patches, backward, and a fused AdamW step on 64
+random images in float32. A round is a median over its steps; the next round has new models, at other addresses. Printed
+are medians over the rounds, with the lowest and highest ratio of a round in brackets. ``ln again`` is ``ln`` a second
+time: its distance from 1 is the noise. With ``--threads 1``, processor time is measured instead of wall time, which
+other load disturbs less.
 
-Memory is the most that a process of a contender's own held during its steps, less what it held after all imports, on
-Linux. Timing runs with an allocator that keeps freed memory, for the reason given in ``norm_overhead.py``; memory does not.
+Memory is the peak of a contender's own process during its steps, minus that after all imports, on Linux. Timing uses an
+allocator that keeps freed memory, for the reason given in ``norm_overhead.py``; memory does not.
 
-Both sides have encoders of the named size, decoders of width 128, 2 blocks and 4 heads, and 3 of 4 patches masked. lightly's
-are put together as in its own MAE example, from a folder with timm and torchvision that nothing else sees (``make .lightly``).
+Both sides have encoders of the named size, decoders of width 128 with 2 blocks and 4 heads, and 3 of 4 patches masked.
+lightly's model is built as in its own MAE example, from a folder with timm and torchvision that nothing else sees
+(``make .lightly``).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def settings(size: str, norm: str = "ln", sites: str = "all") -> ImageConfig:
 
 
 def import_lightly(folder: str) -> None:
-    """Makes lightly importable from ``folder``, whether or not torchvision's compiled part fits the build of torch."""
+    """Makes lightly importable from ``folder``, even if torchvision's compiled part does not fit this torch."""
     if not Path(folder).is_dir():
         sys.exit(f"there is no folder {folder}: make {Path(folder).name}")
     sys.path.append(str(Path(folder).resolve()))
@@ -93,7 +94,7 @@ def import_lightly(folder: str) -> None:
 
 
 class Lightly(nn.Module):
-    """The same autoencoder of lightly's modules, its forward in the order of lightly's example."""
+    """The same autoencoder from lightly's modules, with the forward pass of lightly's example."""
 
     def __init__(self, config: ImageConfig) -> None:
         from lightly.models.modules import MAEDecoderTIMM, MaskedVisionTransformerTIMM
@@ -136,7 +137,7 @@ class Lightly(nn.Module):
 
 
 def training_step(contender: str, size: str) -> Callable[[], None]:
-    """A step of training as a function: a new model, with an optimizer and images of its own."""
+    """A training step as a function, with its own new model, optimizer and images."""
     config = settings(size, *OURS.get(contender, ()))
     model = Lightly(config) if contender == "lightly" else MaskedAutoencoder(config)
     images = torch.randn(BATCH, 3, config.image_size, config.image_size)
@@ -153,7 +154,7 @@ def training_step(contender: str, size: str) -> Callable[[], None]:
 
 
 def round_seconds(size: str, steps: int) -> dict[str, float]:
-    """The median seconds of a step of each contender, over ``steps`` turns."""
+    """Median seconds of a step of each contender, over ``steps`` turns."""
     runs = {contender: training_step(contender, size) for contender in CONTENDERS}
     for run in runs.values():
         run()
@@ -169,13 +170,13 @@ def round_seconds(size: str, steps: int) -> dict[str, float]:
 
 
 def kilobytes(field: str) -> int:
-    """A figure of this process from Linux: VmRSS is what it holds in memory, VmHWM the most it ever held."""
+    """A memory figure of this process on Linux: VmRSS is the current, VmHWM the peak size."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
 def own_memory(contender: str, size: str) -> int:
-    """Kilobytes that training takes beyond the imports; for a process that does nothing else."""
+    """Kilobytes that training takes beyond the imports, in a process that does nothing else."""
     before = kilobytes("VmRSS")
     run = training_step(contender, size)
     for _ in range(MEMORY_STEPS):
@@ -184,7 +185,7 @@ def own_memory(contender: str, size: str) -> int:
 
 
 def memory_in_process(contender: str, size: str, threads: int, folder: str) -> float:
-    """Megabytes that training takes in a process of its own."""
+    """Megabytes that training takes in its own process."""
     environment = {key: value for key, value in os.environ.items() if key not in KEEP_MEMORY}
     command = [sys.executable, __file__, MEMORY_ONLY, contender, size, "--threads", str(threads), "--folder", folder]
     found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

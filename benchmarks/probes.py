@@ -1,16 +1,15 @@
-"""What the linear probes cost, beside scikit-learn's logistic regression with the same strengths and choice.
+"""Time of the linear probes, relative to scikit-learn's logistic regression with the same strengths and choice.
 
     python benchmarks/probes.py [--count 6000] [--dim 128] [--classes 102] [--rounds 3] [--threads N]
     python benchmarks/probes.py --large [--count 1000000] [--dim 768] [--classes 1000] [--strengths 6] [--steps 2]
 
-The first measures both probes, with and without a BatchNorm before the head: every strength on four fifths of the samples, the
-best of them on all. The peer fits them one after another on one thread, with at most 300 steps each, as the probes of this
-package once did; with ``--converged`` it may take as many as it needs for a tolerance of 1e-9. The two take turns; printed are
-the medians over the rounds and the ratios within a round, and how far the accuracies on fresh samples are apart.
+The first measures both probes, with and without a BatchNorm before the head: every strength on four fifths of the
+samples, then the best on all. The peer fits them one after another on one thread, with at most 300 steps each, as this
+package's probes once did; with ``--converged`` it takes as many as a tolerance of 1e-9 needs. The two alternate.
+Printed are medians over the rounds, ratios within a round, and the difference of the accuracies on new samples.
 
-The second takes a few steps on features in a file in float16 that is mapped into memory, and says how long one pass over it
-takes and how much memory there was at most. What whole probes would take is calculated from that, for as many passes as
-``--whole`` says.
+The second takes a few steps on a memory-mapped file of float16 features, and prints the time of one pass over it and
+the peak memory. The time of whole probes is extrapolated to the number of passes in ``--whole``.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from sepnorm.domains.probes import STRENGTHS, Split, choosing, linear_probes
 
 
 class Features:
-    """Samples of classes whose centres are close together, far from the origin, with a spread that falls off: a collapsed [CLS]."""
+    """Samples of classes with close centres, far from the origin, with a falling spread: a collapsed [CLS]."""
 
     def __init__(self, dim: int, classes: int) -> None:
         self.generator = torch.Generator().manual_seed(0)
@@ -99,7 +98,7 @@ def compare(args: argparse.Namespace) -> None:
 
 
 class Timed(Rows):
-    """Rows that note how long the passes over them take, by the number of outputs that are made of each."""
+    """Rows that record how long each pass over them takes, by the number of outputs computed for a row."""
 
     def chunks(self, kept: Tensor | None = None, columns: int = 1) -> Iterator[tuple[Tensor, slice]]:
         start = time.perf_counter()

@@ -1,16 +1,16 @@
-"""Sentences per second with all-MiniLM-L6-v2: training beside sentence-transformers, encoding beside the original model.
+"""Sentences per second with all-MiniLM-L6-v2: training against sentence-transformers, encoding against the original.
 
     python benchmarks/text.py [--sentences FILE] [--rounds 5] [--steps 8] [--count 1024] [--threads 2] [--json FILE]
 
-Training is SimCSE on the same sentences, batch 64, at most 32 tokens, the same optimizer: our recipe with shared and with
-separate norms, and sentence-transformers' own trainer with its multiple-negatives loss, [CLS] pooling and every sentence
-paired with itself. Each trains for ``--steps`` steps a round, set-up of its trainer included, tokenising included where it
-is done while training. Encoding is of the model as published and converted (all sites, calibrated), before and after
-``freeze``, on the same sentences.
+Training is SimCSE on the same sentences, batch size 64, at most 32 tokens, with the same optimizer: our recipe with
+shared and with separate norms, and sentence-transformers' own trainer with its multiple-negatives loss, [CLS] pooling
+and every sentence paired with itself. Each trains for ``--steps`` steps a round, including the set-up of its trainer,
+and including tokenising if that happens during training. Encoding is of the model as published, and converted (all
+sites, calibrated) before and after ``freeze``, on the same sentences.
 
-In each round all contenders take their turn, in an order that turns around. A figure is the median over the rounds of the
-ratio within a round, so that a machine which is busy in one round is busy for all; in brackets the lowest and the highest.
-``again`` is a contender a second time: how far it is from 1 is the noise. With ``--threads 1`` processor time is measured.
+In each round all contenders take a turn, in alternating order. A figure is the median over the rounds of the ratio
+within a round, so that other load affects all alike; the lowest and highest are in brackets. ``again`` is a contender a
+second time: its distance from 1 is the noise. With ``--threads 1``, processor time is measured.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def seconds_of(call: Callable[[], Any]) -> float:
 
 
 def training(texts: list[str], source: str | None, steps: int) -> dict[str, Callable[[], float]]:
-    """Seconds of ``steps`` steps, by contender."""
+    """Functions that train for ``steps`` steps and return the seconds, by contender."""
     given = {"sentences": len(texts), "max_steps": steps, "epochs": 1, "checkpoints": 0, "on": "lee", "length": LENGTH}
     given |= {"threads": 0, "batch_size": BATCH, "data": source or "lee"}
     base = PRESETS["demo"].changed(given)
@@ -104,7 +104,7 @@ def training(texts: list[str], source: str | None, steps: int) -> dict[str, Call
 
 
 def encoding(texts: list[str]) -> dict[str, Callable[[], float]]:
-    """Seconds for encoding all sentences, by contender."""
+    """Functions that encode all sentences and return the seconds, by contender."""
     found: dict[str, Callable[[], float]] = {}
     for name in ("original", "converted", "frozen", "original again"):
         encoder = open_encoder(FOLDER)
@@ -119,7 +119,7 @@ def encoding(texts: list[str]) -> dict[str, Callable[[], float]]:
 
 
 def measure(contenders: dict[str, Callable[[], float]], sentences: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Prints and gives sentences a second and the ratio to the first contender."""
+    """Prints and returns sentences per second, and the ratio to the first contender."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for run in contenders.values():  # once, to warm up
         run()
