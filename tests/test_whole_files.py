@@ -25,7 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent / "faults"))
 
 import whole_files
-from runs import outcome
+from small_runs import outcome
 from whole_files import COMPARE, IMAGES, RUN_IMAGES, copy
 
 from sepnorm import files
@@ -38,7 +38,7 @@ from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Outcome, perform
 from sepnorm.report.selection import references
 from sepnorm.report.tables import comparison_rows, difference_rows, summary_rows
-from sepnorm.training.trainer import last_checkpoint
+from sepnorm.training.checkpoints import last_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -385,7 +385,7 @@ def test_a_checkpoint_with_a_damaged_note_is_passed_over(whole, tmp_path, caplog
     (newest / "complete").write_bytes(NOTES[note]((newest / "complete").read_bytes()))
     found = last_checkpoint(newest.parent)
     assert found is not None and found.name == "checkpoint-2"
-    assert "checkpoint-3 is cut short or damaged and is passed over" in caplog.text
+    assert "checkpoint-3 is incomplete or damaged and is skipped" in caplog.text
 
 
 RESUMED = (

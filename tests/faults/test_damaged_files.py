@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from damaging import cut, flip
-from runs import outcome
+from small_runs import outcome
 from whole_files import EXAMPLES, RUN_IMAGES, Example, copy
 from workshop import Case, run_case
 

@@ -236,7 +236,7 @@ def _vectors(target: str) -> list[list[float]]:
     if encoder.kind == "text":
         batch = encoder.prepare(TEXTS)
     elif encoder.kind == "molecules":
-        batch = encoder.prepare(_graphs(encoder.prepare.features))
+        batch = encoder.prepare(_graphs(encoder.model.config.features))
     else:
         pixels = _pixels(len(encoder.prepare.mean), *encoder.prepare.size)
         batch = pixels if encoder.prepare.name is None else {encoder.prepare.name: pixels}

@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from runs import RUNS, finish, outcome, spent, start, wait_for_checkpoint, wait_until
+from small_runs import RUNS, finish, outcome, spent, start, wait_for_checkpoint, wait_until
 from whole_files import IMAGES, RUN_IMAGES, copy
 
 from sepnorm.domains.pretraining import pretrain
 from sepnorm.errors import InterruptedRunError, SepNormError
-from sepnorm.training.trainer import last_checkpoint
+from sepnorm.training.checkpoints import last_checkpoint
 
 GIVEN, SETTINGS = {"data": "pictures", "max_steps": 4}, [*IMAGES, "checkpoints=3"]  # as of the whole files
 KILLS = 10  # for each of the three domains

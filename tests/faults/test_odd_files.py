@@ -525,5 +525,5 @@ def test_every_file_that_is_read_whole_is_no_pipe(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for read in (_idx, whole_lines, settle, lambda path: list(parquet_batches(path))):
-        with pytest.raises(SepNormError, match="is no ordinary file"):
+        with pytest.raises(SepNormError, match="is not a regular file"):
             read(pipe)
