@@ -1,4 +1,4 @@
-"""Your own training loop under several norms: matched seeds, decisions, a page. Ends with the verdict on each arm."""
+"""Compare norms in your own training loop, on matched seeds. Prints the verdict on each arm and writes a page."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Scores that you have, judged: a table of arms and seeds in, decisions and a page out."""
+"""Compare scores that you already have: a table of arms and seeds in, a verdict and a page out."""
 
 from pathlib import Path
 

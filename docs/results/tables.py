@@ -1,0 +1,140 @@
+"""The command behind each table, which tables have no record yet, and the rows and pictures that are drawn from records."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sepnorm.studies.plan import STUDIES
+
+
+@dataclass(frozen=True)
+class Table:
+    """A command. ``{name}`` in its words is a file or folder of the data."""
+
+    words: str
+    folder: str = ""  #: of its runs, from the top of the repository, where other commands read them
+
+    @property
+    def kind(self) -> str:
+        """``compare``, ``study``, or ``script`` for a Python file whose output is kept as it is."""
+        first = self.words.split()[0]
+        return "script" if first.endswith(".py") else first if first in ("compare", "study") else "command"
+
+    @property
+    def command(self) -> str:
+        """As a reader types it."""
+        plain = re.sub(r"[{}]", "", self.words)
+        return f"python {plain}" if self.kind == "script" else f"sepnorm {plain}"
+
+    def needs(self) -> list[str]:
+        return re.findall(r"\{([^}]+)\}", self.words)
+
+    def with_data(self, found: dict[str, Path]) -> list[str]:
+        return re.sub(r"\{([^}]+)\}", lambda name: str(found[name[1]]), self.words).split()
+
+
+_FIVE = "--norms ln,bn@final,bn+ln@final,bn+bn@final,ln+ln@final"
+_SWEEP = "--norms ln,bn@final,ln+ln@final,ln+bn@final,bn+ln@final,bn+bn@final --lambdas 0,0.01,0.1,1 --targets tokens,cls,both"
+_DEMO = "runs/compare-images-demo"  # where the command itself puts it
+_FIRST = f"{_DEMO}/runs/ln-seed0/embeddings.npz"
+TABLES = {
+    "demo": Table("compare images", _DEMO),
+    "demo-diagnosis": Table(f"diagnose {_FIRST}"),
+    "mean-of-tokens": Table(f"docs/results/mean_of_tokens.py {_DEMO} digits"),
+    "demo-healing": Table(f"heal {_FIRST} --out healed"),
+    "digits": Table(
+        "compare images --seeds 5 --set epochs=40 --norms ln,bn@final,bn+ln@final,bn+bn@final,ln+ln@final,bn+ln@all,bn+bn@all"
+    ),
+    "digits-lambda": Table(f"compare images --seeds 1 --set epochs=40 {_SWEEP}"),
+    "flowers51-6": Table(f"compare images --data {{flowers51.parquet}} {_FIVE} --seeds auto --most 6 --set epochs=6"),
+    "flowers51-25": Table(f"compare images --data {{flowers51.parquet}} {_FIVE} --seeds auto --most 4 --set epochs=25"),
+    "flowers51-100": Table(
+        "compare images --data {flowers51.parquet} --norms ln,bn@final,bn+bn@final --seeds auto --most 3 --set epochs=100"
+    ),
+    "cifar10": Table(f"compare images --preset small --data {{cifar10_jpeg.parquet}} {_FIVE} --seeds auto --most 4"),
+    "lee": Table("compare text --seeds 5"),
+    "wikipedia": Table(
+        "compare text --preset small --data {wiki_1m.txt.xz} --seeds 3 --norms ln,bn+ln@final,bn+ln@all --set max_steps=150 "
+        "--set test={.} --set on=stsb,sick-r,mr,trec --set development={stsb.tsv.gz} --set evaluate_every=75"
+    ),
+    "nci": Table("compare molecules --seeds 5"),
+    "zinc12k": Table(
+        "compare molecules --preset slim --data {zinc12k.csv.gz} --seeds 2 --norms ln,bn+ln@final --set schedule=cosine "
+        "--set epochs=20 --set learning_rate=2e-3 --set warmup=0.05 --set attention_dropout=0 --set activation_dropout=0"
+    ),
+    "moleculenet": Table(
+        "compare molecules --data {zinc250k.csv.gz} --set task=pretrain --set contrastive_weight=0.1 --set molecules=62500 "
+        "--set train_molecules=50000 --set split=random --set test={moleculenet} --norms ln,bn@final,bn+ln@final --seeds 5 "
+        "--set max_atoms=128 --set epochs=2 --set learning_rate=1e-3"
+    ),
+    **{name: Table(f"study {name}") for name, study in STUDIES.items() if study.ours},
+    "tuning": Table("study tuning --data transfer={transfer}"),
+    "bench": Table("benchmarks/norm_overhead.py"),
+    "bench-images": Table("benchmarks/images.py --rounds 3 --steps 6"),
+    "bench-text": Table("benchmarks/text.py --sentences {wiki_1m.txt.xz} --rounds 3 --steps 3 --count 256 --threads 1"),
+    "bench-molecules": Table("benchmarks/molecules.py --data {zinc12k.csv.gz} --rounds 7"),
+    "bench-mixture": Table("benchmarks/mixture.py --steps 10"),
+    "bench-pooling": Table("benchmarks/pooling.py --threads 1"),
+    "pooling-sketch": Table("benchmarks/pooling.py --model {model} --data {flowers51.parquet}"),
+    "bench-healing": Table("benchmarks/healing.py"),
+    "bench-monitor": Table("benchmarks/monitor.py"),
+    "decisions": Table("benchmarks/decisions.py"),
+    "pretrained": Table("benchmarks/pretrained.py --data {stsb.tsv.gz} --sentences {wiki_1m.txt.xz}"),
+    "healing": Table("docs/results/healing.py --data {.}"),
+}
+
+#: Shown on a page and not yet in records/: the page has an older table, or none, and says so. Delete a name when its record comes.
+PENDING = set(
+    """
+    digits digits-lambda flowers51-25 flowers51-100 cifar10 lee wikipedia nci zinc12k moleculenet
+    seeds sites batch-size momentum num-cls rms mixture probe pooling whitening calibration tuning bench
+    bench-images bench-text bench-molecules bench-mixture bench-pooling pooling-sketch bench-healing bench-monitor
+    decisions pretrained healing
+    """.split()
+)
+#: What such a table begins with.
+NOT_YET = "> Not yet run again with the current version."
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table of all results: separate norms against shared ones by one metric."""
+
+    data: str
+    link: str  #: from docs/
+    record: str
+    metric: str
+    name: str
+    separate: str = "bn+bn@final"
+
+
+#: The table of the front page, in this order; rows without a record are left out.
+OVERVIEW = [
+    Row("digits, 16 epochs", "results/images.md#digits", "demo", "cls_linear_top1", "linear"),
+    Row("Flowers-51, 6 epochs", "results/images.md#flowers-51", "flowers51-6", "cls_linear_top1", "linear"),
+    Row("Flowers-51, 25 epochs", "results/images.md#flowers-51", "flowers51-25", "cls_linear_top1", "linear"),
+    Row("Flowers-51, 100 epochs", "results/images.md#flowers-51", "flowers51-100", "cls_linear_top1", "linear"),
+    Row("CIFAR-10, 12 epochs", "results/images.md#cifar-10", "cifar10", "cls_linear_top1", "linear"),
+    Row("Wikipedia", "results/text.md#wikipedia", "wikipedia", "cls_sts_average", "Spearman", "bn+ln@final"),
+    Row("Lee corpus", "results/text.md#lee-corpus", "lee", "cls_sts_average", "Spearman", "bn+ln@final"),
+    Row("ZINC-250k", "results/molecules.md#zinc-250k", "moleculenet", "probe_mae", "MAE (lower)", "bn+ln@final"),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Drawn from a record with spectra: the score of every seed beside the singular values of [CLS]."""
+
+    file: str
+    metric: str
+    score: str
+    arms: tuple[str, ...]
+
+
+PICTURES = {
+    "demo": Picture("images.svg", "cls_linear_top1", "Linear probe accuracy, a dot a seed", ("ln", "bn@final", "bn+bn@final")),
+    "wikipedia": Picture("text.svg", "cls_sts_average", "STS-B and SICK-R, a dot a seed", ("ln", "bn+ln@all", "bn+ln@final")),
+    "moleculenet": Picture("molecules.svg", "probe_mae", "Error of a probe, a dot a seed", ("ln", "bn@final", "bn+ln@final")),
+}  # fmt: skip
