@@ -11,9 +11,12 @@ from typing import Any
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
 MISSING = "Chromium and chromedriver are not installed (Debian: apt-get install chromium chromium-driver)"
+AXE = Path(__file__).parents[1] / ".axe/axe.min.js"
+NO_AXE = "axe-core is not there: make .axe fetches it where there is npm"
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage"
+    "--disable-component-update --disable-sync --disable-dev-shm-usage "
+    "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4"  # a mouse
 ).split()
 
 
@@ -97,6 +100,31 @@ def checked_page(page: Path, profile: Path, figures: int) -> Iterator[Any]:
         show(driver, page, 1280, 800)
         driver.execute_script("document.querySelectorAll('details.part').forEach(part => part.open = true)")
         yield driver
+
+
+def open_all(driver: Any) -> None:
+    """Opens what is folded, and waits until every figure is drawn."""
+    driver.execute_script("document.querySelectorAll('details').forEach(part => part.open = true)")
+    wait_for(driver, "return ![...document.querySelectorAll('.plot')].some(plot => !plot.querySelector('.main-svg'))")
+
+
+def wait_for(driver: Any, script: str) -> None:
+    """Until a script returns true."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(driver, 30).until(lambda d: d.execute_script(script), script)
+
+
+def violations(driver: Any) -> list[str]:
+    """What axe-core finds on the page against the rules of WCAG 2.2, levels A and AA."""
+    driver.execute_script(AXE.read_text(encoding="utf-8"))
+    found = driver.execute_async_script(
+        "const done = arguments[arguments.length - 1];"
+        "const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'];"
+        "axe.run({runOnly: tags}).then(found => done(found.violations), error => done(String(error)));"
+    )
+    assert isinstance(found, list), found
+    return [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"]]
 
 
 def hover_text(driver: Any, plot: str) -> str:

@@ -53,7 +53,7 @@ def worker(rank: int, port: int, jobs: list, results: str) -> None:
 
 def jobs() -> list:
     made = []
-    for spec in ("bn+ln", "bn+bn", "ln+bn", "bn"):
+    for spec in ("bn+ln", "bn+bn", "ln+bn", "bn", "bn+mix", "mix"):
         for sizes in CASES.values():
             for plain in (False, True):
                 for padded in (False, True):
@@ -68,10 +68,14 @@ def jobs() -> list:
                     made.append(
                         (randomise(SepNorm.from_spec(spec, 8, dtype=torch.float64)), sizes, x, mask, grad, plain)
                     )
+    for sizes in ((4, 4), (5, 2), (4, 0), (0, 4)):  # a mixture that begins, by draws from the rows of all
+        x, grad = (torch.randn(sum(sizes), 6, 8, dtype=torch.float64) for _ in range(2))
+        made.append((SepNorm.from_spec("ln+mix", 8, dtype=torch.float64), sizes, 3 * x, None, grad, True))
     return made
 
 
 @pytest.mark.filterwarnings("ignore:a training batch with a single sample")
+@pytest.mark.filterwarnings("ignore:a mixture of 3 components is fitted to")
 def test_two_processes_equal_one(tmp_path, free_port):
     torch.manual_seed(0)
     todo = jobs()

@@ -50,7 +50,7 @@ def imported(source: str) -> set[str]:
 def public_names() -> set[str]:
     """What the package exports, and what the documentation and the examples take from its modules."""
     names = {f"sepnorm.{name}" for name in sepnorm.__all__ if name != "__version__"}
-    for module in (sepnorm.geometry, sepnorm.losses):
+    for module in (sepnorm.geometry, sepnorm.losses, sepnorm.pooling, sepnorm.tuning):
         names |= {f"{module.__name__}.{name}" for name in module.__all__}
     for file in sorted((ROOT / "examples").glob("*.py")):
         names |= imported(file.read_text())
@@ -107,7 +107,7 @@ def test_every_public_name_is_on_an_api_page():
 
 
 def test_every_measure_and_loss_gives_the_shape_of_its_input():
-    for module in (sepnorm.geometry, sepnorm.losses):
+    for module in (sepnorm.geometry, sepnorm.losses, sepnorm.pooling):
         for name in module.__all__:
             function = getattr(module, name)
             if inspect.isfunction(function) and "x" in inspect.signature(function).parameters:
@@ -129,7 +129,7 @@ def test_dead_links_are_found(tmp_path):
     assert dead_links(page) == ["none.png", "other.md#none", "#none"]
 
 
-@pytest.mark.parametrize("name", ["heal", "monitor"])
+@pytest.mark.parametrize("name", ["heal", "monitor", "pooling", "special-tokens", "mixture", "use/index"])
 def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {}
@@ -142,6 +142,13 @@ def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
 def test_every_example_is_shown():
     shown = set(re.findall(r"(?m)^\[(examples/\w+\.py)\]\(\.\./\1\)$", (ROOT / "docs/examples.md").read_text()))
     assert shown == {f"examples/{file.name}" for file in (ROOT / "examples").glob("*.py")}
+
+
+#: How many tables scroll although they are not folded.
+WIDE = (
+    "return [...document.querySelectorAll('.md-content table')]"
+    ".filter(e => !e.closest('details') && e.getBoundingClientRect().right > innerWidth + 1).length"
+)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +175,7 @@ def test_the_site_has_every_page_and_fetches_nothing_from_elsewhere(site):
             r"<(?:script|img|iframe)[^>]+src=\"?(?:https?:)?//|<link[^>]+href=\"?(?:https?:)?//", text
         )
     front = (site / "index.html").read_text()
-    assert "Do separate norms help on my data?" in front and 'href="results.html">Results</a>' in front
+    assert "What it does not do" in front and 'href="results.html">results</a>' in front
     assert 'class="nf">main</span>' in (site / "examples.html").read_text()
     assert not list(site.rglob("*.py"))
 
@@ -179,10 +186,18 @@ def test_the_site_opened_as_files_is_quiet_fits_a_telephone_and_can_be_searched(
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
 
-    for page in ("index.html", "results.html", "api/surgery.html"):
+    for page in (
+        "index.html",
+        "results.html",
+        "results/images.html",
+        "diagnosis.html",
+        "heal.html",
+        "api/surgery.html",
+    ):
         with opened(site / page, tmp_path / page.replace("/", "-"), 390, 844) as driver:
             width = driver.execute_script("return document.documentElement.scrollWidth")
             assert width <= 390, page
+            assert driver.execute_script(WIDE) == 0, page
             assert requests(driver) == []
     with opened(site / "index.html", tmp_path / "search", 1280, 800) as driver:
         field = driver.find_element(By.CSS_SELECTOR, "input.md-search__input")
@@ -194,84 +209,3 @@ def test_the_site_opened_as_files_is_quiet_fits_a_telephone_and_can_be_searched(
         assert hits
         assert requests(driver) == []
         assert console_errors(driver) == []
-
-
-ARMS = {"shared `ln`": "ln", "shared `bn`, last norm": "bn@final"} | {
-    f"`{norm}`, {said}": f"{norm}@{sites}"
-    for norm in ("bn+ln", "bn+bn")
-    for said, sites in (("last norm", "final"), ("all norms", "all"))
-}
-
-
-def cells_of(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def is_written(cell: str, row: list[str]) -> bool:
-    """Whether a cell stands in a row, or is one of its means with fewer digits."""
-    if "±" in cell:
-        return cell in row
-    digits = len(cell.partition(".")[2])
-    means = [float(match[0]) for each in row if (match := re.match(r"[+-]?\d+\.\d+", each))]
-    return any(f"{mean:.{digits}f}" == cell for mean in means)
-
-
-def wrong_cells(table: list[list[str]], section: str) -> list[str]:
-    """Cells of a table in the README that are not in the same arm's rows of a table that a command wrote."""
-    rows = [cells_of(line) for line in section.splitlines() if line.startswith("|")]
-    wrong = []
-    for name, *cells in table:
-        own = [row for row in rows if row[0] == ARMS[name]]
-        numbers = [cell for cell in cells if re.match(r"[+-]?\d", cell)]
-        wrong += [f"{name}: {cell}" for cell in numbers if not any(is_written(cell, row) for row in own)]
-    return wrong
-
-
-def readme_tables() -> list[list[list[str]]]:
-    """The tables of results in the README, without their heads."""
-    readme = (ROOT / "README.md").read_text()
-    part = readme[readme.index("## Do separate norms help") : readme.index("## Has my [CLS]")]
-    found = re.findall(r"(?m)(?:^\|.*\n)+", part)
-    return [[cells_of(line) for line in table.splitlines()[2:]] for table in found]
-
-
-def written_sections() -> list[str]:
-    pages = [ROOT / "docs/results.md", *(ROOT / "docs/results").glob("*.md")]
-    return [part for page in pages for part in re.findall(r"(?s)<!-- [\w-]+ -->\n(.*?)<!-- end -->", page.read_text())]
-
-
-def test_every_table_of_results_in_the_readme_is_one_that_a_command_wrote():
-    tables = readme_tables()
-    assert len(tables) == 3
-    for table in tables:
-        wrong = min((wrong_cells(table, section) for section in written_sections()), key=len)
-        assert wrong == []
-
-
-def test_a_number_in_the_readme_that_is_one_off_in_its_last_digit_is_found():
-    for table in readme_tables():
-        for row in table:
-            for place, cell in enumerate(row[1:], 1):
-                if (match := re.match(r"[+-]?\d+(\.\d+)?", cell)) is None:
-                    continue
-                digits = len(match[0].partition(".")[2])
-                changed = (
-                    f"{float(match[0]) + 10**-digits:{'+' if cell[0] == '+' else ''}.{digits}f}" + cell[match.end() :]
-                )
-                other = [each if each is not row else [*row[:place], changed, *row[place + 1 :]] for each in table]
-                assert all(wrong_cells(other, section) for section in written_sections()), (cell, changed)
-
-
-def test_every_table_that_a_command_writes_has_its_place_and_its_command_in_the_page():
-    sys.path.insert(0, str(ROOT / "docs/results"))
-    import regenerate
-
-    for name, table in regenerate.TABLES.items():
-        page = regenerate.page_of(name).read_text()
-        between = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
-        assert between is not None, name
-        assert regenerate.command(table) in between[1], name
-    assert (
-        regenerate.put("a\n<!-- x -->\nold\n<!-- end -->\nb", "x", "new") == "a\n<!-- x -->\n\nnew\n\n<!-- end -->\nb"
-    )
-    assert regenerate.put(regenerate.put("<!-- x -->\n\n<!-- end -->", "x", "1"), "x", "2").count("\n") == 4

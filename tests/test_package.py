@@ -9,10 +9,12 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 
 import sepnorm
 
@@ -56,7 +58,7 @@ def test_the_top_of_the_package_has_few_modules():
 
 
 def test_every_public_name_is_documented():
-    for module in (sepnorm, sepnorm.geometry, sepnorm.losses):
+    for module in (sepnorm, sepnorm.geometry, sepnorm.losses, sepnorm.pooling, sepnorm.tuning):
         for name in module.__all__:
             if name != "__version__":
                 assert getattr(module, name).__doc__, name
@@ -80,6 +82,15 @@ def test_every_module_says_what_it_is():
         if not ast.get_docstring(ast.parse(Path(str(find_spec(name).origin)).read_text(encoding="utf-8")))
     ]
     assert silent == ["sepnorm._version"]
+
+
+def test_the_citation_names_this_version_and_the_paper():
+    found = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(found)
+    assert found["version"] == sepnorm.__version__
+    (paper,) = found["references"]
+    assert paper["url"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Paper"]
+    assert paper["authors"][0]["family-names"] == "Chen" and len(paper["authors"]) == 5
 
 
 def test_the_readmes_code_runs(tmp_path, monkeypatch):

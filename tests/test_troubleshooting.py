@@ -15,10 +15,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import ports
 import pytest
 import torch
 import transformers as T
 from models import BERT, bert, sentences, text_model
+from stand_ins import serving, stand_in, tarred
 from torch import nn
 
 import sepnorm
@@ -35,6 +37,9 @@ IMAGES = ["pretrain", "images", "--data", "pictures", "--max-steps", "2", *SETTI
 TEXT = ["pretrain", "text", "--max-steps", "1", "--set", "model=model", "--set", "length=8", "--out", "o"]
 X = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
 
+ONE = {"input_ids": torch.full((2, 4), 5)}
+VIT = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4)
+
 Case = Callable[..., Any]
 CASES: dict[str, Case] = {}
 
@@ -48,6 +53,12 @@ def case(heading: str) -> Callable[[Case], Case]:
         return function
 
     return note
+
+
+def tuned(model: Any = None, **ids: int) -> Any:
+    model = model or bert()
+    sepnorm.tune_special(model, {"cls": None} | ids)
+    return model
 
 
 class Here:
@@ -118,19 +129,26 @@ def test_a_heading_is_what_is_said(heading, here, caplog):
 
 # ---- the layer, and converting a model ----------------------------------------------------------------------------------
 
-case("a batch norm that starts from copies of them gives other outputs")(lambda here: sepnorm.convert(bert(), "bn+ln"))
+case("a batch norm with copies of them has different outputs")(lambda here: sepnorm.convert(bert(), "bn+ln"))
 case("a training batch with a single sample has no batch statistics")(
     lambda here: sepnorm.SepNorm(8)(torch.randn(1, 4, 8))
 )
+case("components is fitted to at least")(lambda here: sepnorm.MixtureNorm(8)(torch.randn(5, 8)))
 case("matches no norm")(lambda here: sepnorm.convert(bert(), sites="nowhere*"))
 case("matches only norms that are left alone")(lambda here: sepnorm.convert(bert(), sites="embeddings*"))
 case("could not be run to find its [CLS]")(lambda here: sepnorm.convert(bert(), example={"nonsense": X}))
-case("convert the model before it is wrapped or compiled")(lambda here: sepnorm.convert(nn.DataParallel(bert())))
+case("convert the model before wrapping or compiling it")(lambda here: sepnorm.convert(nn.DataParallel(bert())))
 case("num_cls is 2, but there are only 1 tokens")(lambda here: sepnorm.SepNorm(8, num_cls=2)(torch.randn(3, 1, 8)))
 case("channels in the last dimension, found the shape")(lambda here: sepnorm.SepNorm(8)(torch.randn(3, 4, 9)))
 case("padding_mask is boolean, True where padded")(
     lambda here: sepnorm.SepNorm(8)(torch.randn(3, 4, 8), torch.ones(3, 4))
 )
+case("is unknown to the config of")(lambda here: sepnorm.tune_special(bert()))
+case("has the special token")(lambda here: tuned(sep=59).train()(**ONE))
+case("cannot be located, because the model was called without input_ids")(
+    lambda here: tuned(sep=59)(inputs_embeds=torch.zeros(2, 4, 16))
+)
+case("the vectors cannot be merged")(lambda here: sepnorm.tuning.merge(tuned(T.ViTModel(T.ViTConfig(**VIT)))))
 case("a model is a torch module, found")(lambda here: sepnorm.convert("google-bert/bert-base-uncased"))
 case("unknown norm")(lambda here: sepnorm.convert(bert(), "bm+ln"))
 case("statistics need at least two samples, but the data gave 0")(
@@ -138,7 +156,7 @@ case("statistics need at least two samples, but the data gave 0")(
 )
 
 
-@case("the model is converted already")
+@case("the model is already converted")
 def _(here: Here) -> None:
     model = bert()
     sepnorm.convert(model, "ln+ln")
@@ -219,12 +237,12 @@ TOWER = dict(
     hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
 )
 case("only its own code knows where it puts a [CLS]")(lambda here: sepnorm.convert(Patches()))
-case("does not reach the output of")(lambda here: sepnorm.convert(Patches(read=1), example=ROWS))
-case("which comes after it, for one of a decoder")(lambda here: sepnorm.convert(Patches(second=16), example=ROWS))
+case("does not read [CLS] after")(lambda here: sepnorm.convert(Patches(read=1), example=ROWS))
+case("after it a decoder's, because it has")(lambda here: sepnorm.convert(Patches(second=16), example=ROWS))
 case("is called in two ways, beside other tokens and otherwise")(
     lambda here: sepnorm.convert(T.BlipVisionModel(T.BlipVisionConfig(**TOWER)))
 )
-case("by a residual connection: it leaves the encoder without passing a norm of its own")(
+case("by a residual connection: it leaves the encoder unnormalised")(
     lambda here: sepnorm.convert(T.CLIPVisionModel(T.CLIPVisionConfig(**TOWER)))
 )
 case("so no norm was chosen")(lambda here: sepnorm.convert(bert(), sites=[]))
@@ -258,7 +276,7 @@ def _(here: Here) -> None:
     sepnorm.convert(model)
 
 
-@case("which no calibration makes up for")
+@case("which calibration cannot compensate")
 def _(here: Here) -> None:
     model = T.EuroBertModel(T.EuroBertConfig(**BERT, num_key_value_heads=2, pad_token_id=0))
     sepnorm.convert(model, "bn+ln", calibrate=[sentences(padded=False)])
@@ -311,7 +329,7 @@ def _(here: Here) -> None:
     model.requires_grad_(False).train()(**sentences())
 
 
-@case("only sepnorm.save keeps norms that a conversion took out")
+@case("only sepnorm.save keeps replaced norms")
 def _(here: Here) -> None:
     model = bert()
     sepnorm.convert(model, "bn+bn", calibrate=[sentences()])
@@ -330,7 +348,7 @@ def saved(here: Here) -> Path:
     return sepnorm.save(model, here.folder / "saved")
 
 
-@case("is no whole safetensors file")
+@case("is no complete safetensors file")
 def _(here: Here) -> None:
     path = saved(here) / "sepnorm.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
@@ -343,28 +361,28 @@ case("the saved model is of another architecture")(lambda here: sepnorm.load(sav
 case("cannot be opened as a model")(lambda here: here.run("embed", "some/model", here.texts(), "--out", "e.npy"))
 
 
-@case("code that it brings along is not run")
+@case("its own code is not run")
 def _(here: Here) -> str:
     config = json.loads(Path(here.model(), "config.json").read_text())
     here.write("model/config.json", json.dumps(config | {"model_type": "mine", "auto_map": {"AutoModel": "mine.Mine"}}))
     return here.run("embed", "model", here.texts(), "--out", "e.npy")
 
 
-@case("which a folder may not")
+@case("which sepnorm does not allow")
 def _(here: Here) -> None:
     from sepnorm.surgery.opening.sentence_settings import vet_transformer_settings
 
     vet_transformer_settings({"model_args": {"weights_only": False}}, here.folder / "sentence_bert_config.json")
 
 
-@case("describes a larger model than its weights are")
+@case("describes a larger model than its weights, which have")
 def _(here: Here) -> str:
     config = json.loads(Path(here.model(), "config.json").read_text())
     here.write("model/config.json", json.dumps(config | {"num_hidden_layers": 100_000}))
     return here.run("embed", "model", here.texts(), "--out", "e.npy")
 
 
-@case("is no ordinary file, nor a link to one")
+@case("is not a regular file: it is not opened")
 def _(here: Here) -> str:
     Path(here.model(), "tokenizer.json").unlink()
     Path("model/tokenizer.json").symlink_to("/dev/zero")
@@ -396,7 +414,7 @@ def _(here: Here) -> None:
     sepnorm.calibrate(norm, [torch.full((3, 2, 4), float("nan"))])
 
 
-@case("has no weights as safetensors")
+@case("has no safetensors weights")
 def _(here: Here) -> str:
     shutil.move(Path(here.model()) / "model.safetensors", "model/pytorch_model.bin")
     return here.run("embed", "model", here.texts(), "--out", "e.npy")
@@ -405,9 +423,7 @@ def _(here: Here) -> str:
 case("It is no file or folder here, so it was taken for a name of the hub")(
     lambda here: here.run("diagnose", "some/model", "--data", here.texts())
 )
-case("is taken for a model, which must be run on something: add --data")(
-    lambda here: here.run("diagnose", here.model())
-)
+case("is opened as a model, which needs data: add --data")(lambda here: here.run("diagnose", here.model()))
 
 
 @case("has no tokeniser: put one beside the model")
@@ -432,7 +448,7 @@ def _(here: Here) -> str:
     return here.run("embed", "model", here.texts(), "--out", "e.npy")
 
 
-@case("is there already and not empty: name a new folder by --out")
+@case("already exists and is not empty: choose a new folder with --out")
 def _(here: Here) -> str:
     return here.run("convert", here.model(), "--data", here.texts(), "--out", "model")
 
@@ -478,7 +494,7 @@ def _(here: Here) -> str:
     return here.run("export", "model", "--out", "m.onnx")
 
 
-@case("the exported model gives other values")
+@case("the outputs of the exported model differ")
 def _(here: Here) -> None:
     """By a stand-in for ONNX Runtime, since exporting takes long."""
     from sepnorm.domains.encoders import open_encoder
@@ -592,9 +608,7 @@ def _(here: Here) -> str:
     return here.run("evaluate", here.vit(), "--data", here.pictures(20, (".",)))
 
 
-case("is a model of images: say by --data on which labelled ones it is to be probed")(
-    lambda here: here.run("evaluate", here.vit())
-)
+case("is an image model: add --data with labelled images to probe it on")(lambda here: here.run("evaluate", here.vit()))
 
 
 @case("training images have one class")
@@ -604,10 +618,48 @@ def _(here: Here) -> str:
 
 
 case("cannot be cut into patches")(lambda here: here.run(*IMAGES, "--set", "patch_size=3"))
-case("leaves none to see")(lambda here: here.run(*IMAGES, "--set", "mask_ratio=0.99"))
+case("leaves none visible")(lambda here: here.run(*IMAGES, "--set", "mask_ratio=0.99"))
 
 
-@case("are no molecule that can be taken")
+def published(**changes: Any) -> sepnorm.Graphormer:
+    from sepnorm.domains.molecules.published.config import PublishedConfig
+
+    return sepnorm.Graphormer(PublishedConfig(embedding_dim=8, num_attention_heads=2, num_hidden_layers=1, **changes))
+
+
+@case("and from_published opens 'graphormer' alone")
+def _(here):
+    return sepnorm.Graphormer.from_published(here.folder / here.model())
+
+
+@case("are those of another model")
+def _(here):
+    published(encoder_normalize_before=True).save_published(here.folder / "one")
+    published().save_published(here.folder / "two")
+    shutil.copy(here.folder / "one/model.safetensors", here.folder / "two")
+    sepnorm.Graphormer.from_published(here.folder / "two")
+
+
+@case("holds more than tensors and settings, or is damaged")
+def _(here):
+    torch.save({"model": published().state_dict(), "cfg": Here}, here.folder / "checkpoint.pt")
+    sepnorm.Graphormer.from_published(here.folder / "checkpoint.pt")
+
+
+@case("featurise with the features that it was trained with")
+def _(here):
+    model = published(num_atoms=100)
+    model(**model.dummy_inputs)
+
+
+@case("a model with separate norms cannot be saved as published")
+def _(here):
+    model = published()
+    sepnorm.convert(model, "bn+ln")
+    model.save_published(here.folder / "saved")
+
+
+@case("are no valid molecules")
 def _(here: Here) -> str:
     here.write("s.csv", "smiles,y", *(f"{'C(' if number < 5 else 'CC'},{number}" for number in range(20)))
     return here.run("pretrain", "molecules", "--data", "s.csv")
@@ -633,11 +685,11 @@ def _(here: Here) -> str:
 
 # ---- settings, folders and runs -----------------------------------------------------------------------------------------
 
-case("there is no setting")(lambda here: here.run(*IMAGES, "--set", "depht=2"))
+case("unknown setting")(lambda here: here.run(*IMAGES, "--set", "depht=2"))
 case("a setting is written key=value")(lambda here: here.run(*IMAGES, "--set", "depth"))
 case("Input should be greater than 0")(lambda here: here.run(*IMAGES, "--set", "learning_rate=-1"))
 case("a comparison has at least two arms")(lambda here: here.run("compare", "images", "--norms", "ln"))
-case("there is no launcher")(lambda here: here.run("compare", "images", "--launcher", "slurm"))
+case("unknown launcher")(lambda here: here.run("compare", "images", "--launcher", "slurm"))
 
 
 @case("cannot be made (")
@@ -661,7 +713,7 @@ def begun(here: Here) -> None:
 case("--resume makes the same command go on from there")(begun)
 
 
-@case("holds a run that is not finished, and nothing of it is lost")
+@case("holds an unfinished run: add --resume")
 def _(here: Here) -> str:
     with pytest.raises(SepNormError):
         begun(here)
@@ -675,7 +727,7 @@ def _(here: Here) -> str:
     return here.run("diagnose", "e.npy")
 
 
-@case("is cut short or damaged and is passed over")
+@case("is incomplete or damaged and is skipped")
 def _(here: Here) -> str:
     with pytest.raises(SepNormError):
         begun(here)
@@ -712,15 +764,135 @@ def _(here: Here) -> str:
         return here.run(*IMAGES, "--out", "run")
 
 
-@case("a run's process ended without a word")
+@case("a run's process died, probably out of memory")
 def _(here: Here) -> None:
     from multiprocessing import Pipe
 
-    from sepnorm.experiment.launchers import _received
+    from sepnorm.experiment.launchers.local import _received
 
     ours, theirs = Pipe()
     theirs.close()
     raise _received(ours)[1]
+
+
+@case("pip install 'sepnorm[cluster]'")
+def _(here: Here) -> str:
+    here.monkeypatch.setitem(sys.modules, "ray", None)
+    return here.run("compare", "images", "--launcher", "ray")
+
+
+case("submitit does not take these settings of --launcher submitit")(
+    lambda here: here.run("compare", "images", "--launcher", "submitit cluster=local timeout_min=soon")
+)
+
+
+class RayError(Exception):
+    """Stands in for Ray's."""
+
+
+def _ray(here: Here, **calls: Any) -> None:
+    """Puts a stand-in for Ray into its place: a cluster of one node with two cores."""
+    usual: dict[str, Any] = {
+        "exceptions": SimpleNamespace(RayError=RayError, RayTaskError=type("RayTaskError", (RayError,), {})),
+        "is_initialized": lambda: True,
+        "get_runtime_context": lambda: SimpleNamespace(get_node_id=lambda: "0"),
+        "nodes": lambda: [{"Alive": True, "Resources": {"CPU": 2}}],
+        "remote": lambda _: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: "it")),
+        "wait": lambda started, timeout: (started, []),
+    }
+    here.monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(**usual | calls))
+    here.monkeypatch.setattr("sepnorm.experiment.launchers.ray._on", lambda node, soft: None)
+    here.monkeypatch.setattr(
+        "sepnorm.experiment.launchers.ray._board",
+        lambda ray: SimpleNamespace(take=SimpleNamespace(remote=lambda: "news")),
+    )
+
+
+def _raising(error: Exception) -> Callable[..., Any]:
+    def get(asked: str) -> Any:
+        if asked == "news":
+            return []
+        raise error
+
+    return get
+
+
+@case("no node of the Ray cluster has room for a run")
+def _(here: Here) -> str:
+    _ray(here)
+    return here.run("compare", "images", "--launcher", "ray num_cpus=9")
+
+
+@case("Ray does not take these settings of --launcher ray")
+def _(here: Here) -> str:
+    def refuse(**_: Any) -> None:
+        raise ValueError("Invalid option keyword")
+
+    _ray(here, remote=lambda _: SimpleNamespace(options=refuse))
+    return here.run("compare", "images", "--launcher", "ray num_cpu=9")
+
+
+@case("cannot be reached or started")
+def _(here: Here) -> str:
+    _ray(here, is_initialized=lambda: False)
+    return here.run("compare", "images", "--launcher", f"ray address=127.0.0.1:{ports.free_port()}")
+
+
+@case("the Ray cluster is lost")
+def _(here: Here) -> str:
+    def lost(asked: str) -> None:
+        raise RayError("The actor died unexpectedly")
+
+    _ray(here, get=lost, cancel=lambda one, force: None)
+    return here.run("compare", "images", "--seeds", "1", "--launcher", "ray")
+
+
+@case("did not begin on its node of the cluster")
+def _(here: Here) -> str:
+    error = type("RayTaskError", (RayError,), {"cause": ImportError("sepnorm")})
+    _ray(here, exceptions=SimpleNamespace(RayError=RayError, RayTaskError=error), get=_raising(error()))
+    return here.run("compare", "images", "--seeds", "1", "--launcher", "ray")
+
+
+@case("lost its process")
+def _(here: Here) -> str:
+    _ray(here, get=_raising(RayError("The worker died unexpectedly")))
+    return here.run("compare", "images", "--seeds", "1", "--launcher", "ray")
+
+
+def _queued(here: Here, result: Callable[[], Any]) -> None:
+    """Ends a job of a stand-in for submitit, and says what was told of it."""
+    from sepnorm.experiment.launchers.jobs import Job, Tally
+    from sepnorm.experiment.launchers.slurm import _Queue
+
+    handle = SimpleNamespace(paths=SimpleNamespace(stderr="log.err"), result=result)
+    tally = Tally(None)
+    job = Job(lambda base: None, PRESETS["demo"], PRESETS["demo"], here.folder)  # type: ignore[arg-type, return-value]
+    _Queue(None, tally, None)._end(job, handle, stopping=False)
+    tally.close()
+
+
+@case("the runs could not be submitted")
+def _(here: Here) -> None:
+    from sepnorm.experiment.launchers.jobs import Tally
+    from sepnorm.experiment.launchers.slurm import _Queue
+
+    def refuse() -> None:
+        raise RuntimeError("sbatch: error: invalid partition specified")
+
+    _Queue(SimpleNamespace(folder=here.folder, batch=refuse), Tally(None), None).hand_out([])
+
+
+@case("ended without a result")
+def _(here: Here) -> None:
+    _queued(here, lambda: {}["result"])
+
+
+@case("was stopped by the scheduler and is saved")
+def _(here: Here) -> None:
+    from sepnorm.experiment.launchers.jobs import Ended
+
+    _queued(here, lambda: Ended("stopped"))
 
 
 @case("had a loss or gradients that are not finite")
@@ -743,11 +915,56 @@ def _(here: Here) -> None:
 # ---- many processes -----------------------------------------------------------------------------------------------------
 
 
-@case("take a batch_size that is a multiple of")
+@case("choose a batch_size that is a multiple of")
 def _(here: Here) -> str:
     here.pictures()
     here.monkeypatch.setenv("WORLD_SIZE", "3")
     return here.run(*IMAGES)
+
+
+@case("spreads a model over several processes, and there is one")
+def _(here: Here) -> str:
+    return here.run("pretrain", "images", "--set", "sharded=true", "--out", "o")
+
+
+@case("is an address, and only pretrain on images or text reads from one")
+def _(here: Here) -> str:
+    return here.run("pretrain", "images", "--data", "s3://bucket/images", "--out", "o")
+
+
+@case("cannot be read as a stream")
+def _(here: Here) -> str:
+    return here.run(
+        "pretrain", "text", "--data", "nothing://bucket", "--set", "stream=64", "--max-steps", "1", "--out", "o"
+    )
+
+
+@case("that shared a stream, and now there are")
+def _(here: Here) -> None:
+    from sepnorm.training.batching import read_places, write_places
+
+    write_places(here.folder, [None, None])
+    read_places(here.folder, 1)
+
+
+@case("a worker that reads the stream ahead is gone")
+def _(here: Here) -> str:
+    from sepnorm.training.prefetch import _gone
+
+    return _gone(-9)
+
+
+@case("statistics=step works with one batch norm")
+def _(here: Here) -> None:
+    from sepnorm.training.accumulation import Accumulation
+
+    Accumulation(nn.Sequential(sepnorm.SepNorm(4), sepnorm.SepNorm(4)))
+
+
+@case("accelerate was told to shard models")
+def _(here: Here) -> str:
+    here.monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    return here.run("pretrain", "images", "--out", "o")
 
 
 @case("another process of this run is gone, so it stopped")
@@ -765,11 +982,21 @@ case("there is no file or folder")(lambda here: here.run("compare", "images", "-
 case("the hub cannot be asked from here, and its cache does not hold it")(
     lambda here: here.run("compare", "images", "--data", "some/data")
 )
-case("there are no sites")(lambda here: here.run("compare", "images", "--norms", "ln,bn+ln@last"))
+case("unknown sites")(lambda here: here.run("compare", "images", "--norms", "ln,bn+ln@last"))
 case("is given twice")(lambda here: here.run("pretrain", "images", "--norm", "bn+ln", "--set", "norm=ln"))
 case("is no config of")(
     lambda here: here.run("compare", "images", "--config", here.write("c.json", '{"data": "lee", "temperature": 1}'))
 )
+
+
+@case("moment pooling needs at least two tokens per sample, found one")
+def _(here: Here) -> None:
+    sepnorm.pooling.MomentPool(4)(torch.zeros(2, 1, 4))
+
+
+@case("is wider than the moment matrix")
+def _(here: Here) -> None:
+    sepnorm.pooling.MomentPool(4, sketch=16)
 
 
 @case("has no [CLS]: none of its tokens stands for the whole input")
@@ -779,14 +1006,14 @@ def _(here: Here) -> str:
     return here.run("embed", "siglip", here.pictures(), "--out", "e.npy")
 
 
-@case("is an encoder with a decoder")
+@case("is an encoder-decoder model")
 def _(here: Here) -> str:
     Path("t5").mkdir()
     here.write("t5/config.json", '{"model_type": "t5", "is_encoder_decoder": true}')
     return here.run("embed", "t5", here.texts(), "--out", "e.npy")
 
 
-case("a file of weights alone does not say what model they are of")(lambda here: here.run("diagnose", "missing.pt"))
+case("a file of weights does not define a model")(lambda here: here.run("diagnose", "missing.pt"))
 
 
 @case("holds a whole comparison: name the folder of one of its runs")
@@ -832,10 +1059,50 @@ case("there is no device")(
 )
 
 
-@case("precision=bf16 is more than")
+@case("does not support precision=bf16")
 def _(here: Here) -> str:
     here.monkeypatch.setattr("sepnorm.training.devices._able", lambda device: False)
     return here.run("pretrain", "images", "--set", "precision=bf16")
 
 
 case("names a copy of some of its data")(lambda here: here.run("study", "sites", "--data", "x"))
+
+
+# ---- data that is downloaded --------------------------------------------------------------------------------------------
+
+
+def obtained(here: Here, name: str, given: str = "given", spoil: Callable[[Path], Any] = lambda folder: None) -> None:
+    from sepnorm.sources.store import obtain
+
+    source = stand_in(name, here.folder / "given")
+    spoil(here.folder / "given")
+    obtain(source, here.folder / "data", given)
+
+
+def obtained_by_server(here: Here, cut: int | None, spoil: Callable[[Path], Any] = lambda folder: None) -> None:
+    from sepnorm.sources.store import obtain
+
+    with serving(here.folder / "given") as served:
+        source = stand_in("cifar10", served.folder, served.address)
+        served.cut = cut
+        spoil(served.folder / "cifar-10-binary.tar.gz")
+        obtain(source, here.folder / "data")
+
+
+case("cannot be downloaded (")(lambda here: obtained(here, "wiki", f"http://127.0.0.1:{ports.free_port()}/"))
+case("is expected, so it was removed")(lambda here: obtained_by_server(here, None, lambda path: path.write_bytes(b"x")))
+case("bytes (the connection ended)")(lambda here: obtained_by_server(here, 100))
+case("are expected, so it is not written")(
+    lambda here: obtained(here, "wiki", spoil=lambda folder: (folder / "wiki1m_for_simcse.txt").write_text("one\n"))
+)
+case("name the folder that holds them by --from")(lambda here: obtained(here, "flowers", "given/setid.mat"))
+case("a place outside of it, and is not read")(
+    lambda here: obtained(here, "stsb", spoil=lambda folder: tarred(folder / "senteval.tar", {"../x": b"x"}))
+)
+
+
+@case("is there and was not written by this command")
+def _(here: Here) -> None:
+    (here.folder / "data/wiki").mkdir(parents=True)
+    here.write("data/wiki/wiki_1m.txt.xz", "mine")
+    obtained(here, "wiki")

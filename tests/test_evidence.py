@@ -1,0 +1,151 @@
+"""Numbers in the README and the documentation: tables are rendered from records, and numbers in prose are claims with a source."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs/results"))
+
+import claims
+import records
+import regenerate
+import rendering
+from tables import PENDING, TABLES
+
+
+def fails(page: Path, text: str) -> bool:
+    """Whether a page with this text is not what records and claims say."""
+    return rendering.rendered(page, text) != text or bool(claims.complaints_on(page.relative_to(ROOT).as_posix(), text))
+
+
+def test_every_table_and_picture_is_what_its_record_says():
+    assert [str(path) for path, _ in rendering.differing()] == []
+
+
+def test_every_record_has_a_place_and_every_place_a_record_or_is_to_come():
+    assert rendering.complaints() == []
+
+
+def test_every_number_in_prose_has_a_source():
+    assert claims.complaints() == []
+
+
+def checked_numbers(text: str) -> list[re.Match[str]]:
+    """Numbers with decimals that are not in code of the page's own, nor in a table that is to come."""
+    to_come = [m.span() for m in rendering.MARK.finditer(text) if m[2] in PENDING]
+    own_code = [
+        m.span() for m in re.finditer(r"(?ms)^```.*?^```|`[^`\n]*`|\]\([^)]*\)", rendering.MARK.sub(blank, text))
+    ]
+    versions = [m.span() for m in claims._VERSION.finditer(text)]
+    left_out = to_come + own_code + versions
+    found = re.finditer(r"(?<![\w.])\d+\.\d+(?![\w.]*\w)", text)
+    return [m for m in found if not any(a <= m.start() < b for a, b in left_out)]
+
+
+def blank(found: re.Match[str]) -> str:
+    return "." * len(found[0])
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md", "docs/results/images.md", "docs/what-we-found.md"])
+def test_a_number_that_is_one_off_in_its_last_digit_is_found(name):
+    page = ROOT / name
+    text = page.read_text(encoding="utf-8")
+    numbers = checked_numbers(text)
+    assert len(numbers) > 5
+    assert not fails(page, text)
+    for number in numbers:
+        digits = len(number[0].partition(".")[2])
+        other = f"{float(number[0]) + 10**-digits:.{digits}f}"
+        assert fails(page, text[: number.start()] + other + text[number.end() :]), number[0]
+
+
+def test_a_number_without_a_claim_is_found():
+    for words in (
+        "It is 3.7 better.",
+        "It takes 12 minutes.",
+        "A gain of 4 %.",
+        "It is 1.3x as fast.",
+        "two hours",
+        "±0.1",
+    ):
+        assert claims.complaints_on("docs/guide.md", f"{(ROOT / 'docs/guide.md').read_text()}\n\n{words}\n"), words
+
+
+def test_a_claim_formats_what_its_reference_has():
+    mean = records.quantity("demo: bn+bn@final, cls_linear_top1")
+    gap = records.quantity("demo: bn+bn@final minus ln, cls_linear_top1")
+    assert f"{mean:.2f}" == mean.text[:4] and f"{gap:verdict} {gap:seeds}" == "better 6"
+    assert str(records.quantity("code sepnorm.report.verdict.COSINE").mean) == "0.5"
+    for wrong in ("demo ~ none of this", "demo: no arm, cls_knn", "none"):
+        with pytest.raises((LookupError, FileNotFoundError)):
+            records.quantity(wrong)
+
+
+def test_a_record_is_that_of_its_command(tmp_path):
+    (tmp_path / "runs/ln-seed0").mkdir(parents=True)
+    config = {"norm": "ln", "sites": "final", "num_cls": 1, "uniformity_weight": 0.0, "epochs": 6}
+    config |= {"uniformity_form": "squared", "uniformity_on": "cls", "uniformity_within": "batch"}
+    seeds = {str(seed): {"cls_linear_top1": 0.5 + seed / 100, "loss": 0.0} for seed in range(3)}
+    arms = [{"name": "ln", "config": config, "seeds": seeds}]
+    arms += [{"name": "bn+ln@final", "config": config | {"norm": "bn+ln"}, "seeds": seeds}]
+    (tmp_path / "results.json").write_text(json.dumps({"most_seeds": None, "arms": arms}))
+    words = "sepnorm compare images --norms ln,bn+ln@final --seeds 3 --set epochs=6"
+    record = records.of_comparison(words, tmp_path)
+    assert record["seeds"] == [0, 1, 2] and record["arms"]["ln"]["metrics"]["loss"] == [0.0, 0.0, 0.0]
+    assert record["arms"]["bn+ln@final"]["settings"] == {"norm": "bn+ln"}
+    for other in ("epochs=7", "epochs=6 --most 4", "epochs=6 --seeds auto"):
+        wrong = words.replace("epochs=6", other)
+        if other.endswith("auto"):
+            wrong = wrong.replace("--seeds 3 ", "")
+        if "most" not in other:
+            with pytest.raises(SystemExit):
+                records.of_comparison(wrong, tmp_path)
+    with pytest.raises(SystemExit, match="arms"):
+        records.of_comparison(words.replace("bn+ln", "bn"), tmp_path)
+
+
+def test_a_finished_folder_becomes_a_record_without_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(rendering, "render", list)
+    monkeypatch.setattr(rendering, "complaints", list)
+    monkeypatch.setattr(regenerate.subprocess, "run", None)  # a run would raise
+    folder = tmp_path / "out/lee"
+    folder.mkdir(parents=True)
+    config = {key: records._default(key) for key in records._SETTINGS}
+    seeds = {str(seed): {"cls_sts_average": 0.5} for seed in range(5)}
+    arms = [{"name": name, "config": config, "seeds": seeds} for name in ("ln", "bn@final", "bn+ln@final")]
+    (folder / "results.json").write_text(json.dumps({"most_seeds": None, "arms": arms}))
+    monkeypatch.setattr(sys, "argv", ["regenerate.py", "lee", "--out", str(tmp_path / "out")])
+    regenerate.main()
+    assert json.loads((tmp_path / "records/lee.json").read_text())["command"] == TABLES["lee"].command
+    for each in (records.read, records.comparison, records.quantity):
+        each.cache_clear()
+
+
+def test_a_command_is_wrapped_without_a_change():
+    for table in TABLES.values():
+        words = rendering.command(table.command)
+        assert " ".join(words.replace("\\\n", " ").split()[1:-1]) == table.command
+
+
+def test_what_the_readmes_code_prints_is_shown_below_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    shown = 0
+    blocks = r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?"
+    for code, output in re.findall(blocks, (ROOT / "README.md").read_text(), flags=re.DOTALL):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "README.md", "exec"), scope)
+        if output:
+            shown += 1
+            assert [line.rstrip() for line in printed.getvalue().splitlines()] == output.splitlines()
+    assert shown
