@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 sys.path.insert(0, str(Path(__file__).parent))
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from collections.abc import Callable
 
