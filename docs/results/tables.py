@@ -61,13 +61,13 @@ TABLES = {
     ),
     "nci": Table("compare molecules --seeds 5"),
     "zinc12k": Table(
-        "compare molecules --preset slim --data {zinc12k.csv.gz} --seeds 2 --norms ln,bn+ln@final --set schedule=cosine "
-        "--set epochs=20 --set learning_rate=2e-3 --set warmup=0.05 --set attention_dropout=0 --set activation_dropout=0"
+        "compare molecules --preset slim --data {zinc12k.csv.gz} --seeds 5 --norms ln,bn@final,bn+ln@final --set schedule=cosine "
+        "--set epochs=10 --set learning_rate=2e-3 --set warmup=0.05 --set attention_dropout=0 --set activation_dropout=0"
     ),
     "moleculenet": Table(
         "compare molecules --data {zinc250k.csv.gz} --set task=pretrain --set contrastive_weight=0.1 --set molecules=62500 "
         "--set train_molecules=50000 --set split=random --set test={moleculenet} --norms ln,bn@final,bn+ln@final --seeds 5 "
-        "--set max_atoms=128 --set epochs=2 --set learning_rate=1e-3"
+        "--set max_atoms=128 --set epochs=1 --set learning_rate=1e-3"
     ),
     **{name: Table(f"study {name}") for name, study in STUDIES.items() if study.ours},
     "tuning": Table("study tuning --data transfer={transfer}"),
