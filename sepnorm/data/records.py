@@ -6,9 +6,7 @@ source is loaded whole, so data may be larger than memory.
 
 from __future__ import annotations
 
-import io
 import logging
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from sepnorm.data.pictures import to_image
 from sepnorm.data.places import prepare_hub, require_here
 from sepnorm.data.tables import LONGEST_TEXT, TABLES, TEXT, rows_of_file, suffix_of, text_lines, unreadable
 from sepnorm.errors import SepNormError, nearest, printable
@@ -26,8 +25,6 @@ _TEXT_NAMES = ("text", "sentence", "sentence1", "content", "smiles")
 _IMAGE_NAMES = ("image", "img", "images", "picture", "jpg", "jpeg", "png", "webp")
 _LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 _MOST_CORRUPT, _FEW = 0.1, 10  # largest share of unreadable images; number below which half may be unreadable
-_MOST_PIXELS = 2**26  # of an image that is opened; one of this size takes 256 MiB while it is read
-_KEPT_PIXELS = 2**22  # of an image that is kept; larger ones are reduced at once
 #: Environment variable: set to 1, tables may name images outside of their folder.
 OUTSIDE = "SEPNORM_OUTSIDE_FILES"
 
@@ -125,34 +122,6 @@ def refuse_broken(source: str, broken: int, count: int, named: Sequence[str]) ->
             f"{broken} of {'the first ' * (broken > _FEW)}{count} images of {source} cannot be read, such as {named[0]}: "
             "check the files."
         )
-
-
-def to_image(content: Any, side: int | None = None) -> Any:
-    """Converts a path, bytes, an image dictionary of ``datasets`` or a Pillow image to an RGB image.
-
-    Large images are reduced by a whole factor, so that many fit into memory. Very large ones are refused. A JPEG whose
-    shorter side will be ``side`` pixels is decoded at a half, a quarter or an eighth, but at least twice that size.
-    """
-    from PIL import Image
-
-    if isinstance(content, dict):
-        content = content.get("bytes") or content.get("path")
-    if isinstance(content, bytes):
-        content = io.BytesIO(content)
-    image = content if isinstance(content, Image.Image) else Image.open(content)
-    pixels = image.width * image.height
-    if pixels > _MOST_PIXELS:
-        raise ValueError(f"it has {image.width:,} x {image.height:,} pixels, and {_MOST_PIXELS:,} are the most")
-    if side is not None:
-        image.draft("RGB", (2 * side, 2 * side))
-        pixels = image.width * image.height
-    if pixels <= _KEPT_PIXELS:
-        return image.convert("RGB")
-    factor = math.ceil(math.sqrt(pixels / _KEPT_PIXELS))
-    image.draft("RGB", (image.width // factor, image.height // factor))  # JPEGs are decoded at a smaller size
-    factor = math.ceil(math.sqrt(image.width * image.height / _KEPT_PIXELS))
-    image = image if image.mode in ("RGB", "L") else image.convert("RGB")
-    return image.reduce(factor).convert("RGB")
 
 
 def place_of(content: Any, table: Path | None) -> Any:

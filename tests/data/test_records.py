@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from sepnorm import SepNormError
-from sepnorm.data.records import Record, read_images, read_texts, to_image
+from sepnorm.data.pictures import to_image
+from sepnorm.data.records import Record, read_images, read_texts
 
 LINES = b"one\n\n  two \n \nthree"
 PACKED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
@@ -337,14 +338,3 @@ def test_damaged_metadata_of_a_parquet_file_do_not_end_the_process(tmp_path):
     )
     names = [str(tmp_path / f"{place}.parquet") for place in places]
     assert subprocess.run([sys.executable, "-c", code, *names], check=False, capture_output=True).returncode == 0
-
-
-@pytest.mark.parametrize(("side", "size"), [(32, (128, 96)), (90, (256, 192)), (200, (512, 384)), (None, (512, 384))])
-def test_of_a_large_jpeg_no_more_is_decoded_than_twice_what_is_needed(side, size):
-    ramp = Image.linear_gradient("L").resize((512, 384)).convert("RGB")
-    file = io.BytesIO()
-    ramp.save(file, "JPEG", quality=95)
-    found = to_image(file.getvalue(), side)
-    assert found.size == size
-    small, whole = (image.resize((32, 24), Image.Resampling.BICUBIC) for image in (found, to_image(file.getvalue())))
-    assert max(abs(a - b) for a, b in zip(small.tobytes(), whole.tobytes(), strict=True)) <= 3

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sepnorm.data.pictures import to_image
 from sepnorm.data.pixels import SETTINGS, Picture
-from sepnorm.data.records import IMAGES, LeftOut, Record, label_and_name, read_images, refuse_broken, to_image
+from sepnorm.data.records import IMAGES, LeftOut, Record, label_and_name, read_images, refuse_broken
 from sepnorm.domains.encoders import Body, Encoded, Encoder, Exportable
 from sepnorm.domains.images.data import ImageSet, is_held_whole, load_images
 from sepnorm.domains.images.places import KNOWN

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sepnorm.data.pictures import to_image
 from sepnorm.data.places import is_address
-from sepnorm.data.records import image_columns, place_of, said, to_image
+from sepnorm.data.records import image_columns, place_of, said
 from sepnorm.data.streams import Stream, open_rows, some_rows
 from sepnorm.domains.images.config import ImageConfig
 from sepnorm.domains.images.data import ImageData, assemble, class_names, to_bytes, with_scale

@@ -1,0 +1,56 @@
+"""Images of unusual modes and sizes, and photographs that are stored on their side."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sepnorm.data.pictures import to_image
+
+
+def encoded(image, kind, **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("PNG", "uint16"), ("TIFF", "uint16"), ("TIFF", "int32")])
+@pytest.mark.parametrize("side", [8, 2100])  # of an image that is kept, and of one that is reduced
+def test_the_greys_of_deep_images_are_kept(kind, dtype, side):
+    ramp = np.linspace(0, 65535, side).round().astype(dtype)
+    found = np.asarray(to_image(encoded(Image.fromarray(np.tile(ramp, (side, 1))), kind)))
+    expected = np.linspace(0, 255, found.shape[1])
+    assert abs(found - expected[None, :, None]).max() <= 1
+
+
+@pytest.mark.parametrize("values", [np.linspace(0, 1, 64, dtype="float32"), np.arange(-32, 32, dtype="int32") * 1000])
+def test_images_of_an_unknown_range_are_refused(values):
+    with pytest.raises(ValueError, match="nothing says what is white"):
+        to_image(encoded(Image.fromarray(values.reshape(8, 8)), "TIFF"))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_photographs_are_turned_upright(kind):
+    stored = Image.new("L", (40, 20))
+    stored.paste(255, (0, 0, 20, 20))
+    turned = Image.Exif()
+    turned[0x0112] = 6  # the right side of what is stored belongs at the bottom
+    found = to_image(encoded(stored, kind, exif=turned))
+    assert found.size == (20, 40)
+    assert found.getpixel((10, 5))[0] > 200 > 50 > found.getpixel((10, 35))[0]
+
+
+def test_damaged_exif_data_leave_an_image_as_it_is():
+    assert to_image(encoded(Image.new("L", (40, 20)), "JPEG", exif=b"Exif\0\0nonsense")).size == (40, 20)
+
+
+@pytest.mark.parametrize(("side", "size"), [(32, (128, 96)), (90, (256, 192)), (200, (512, 384)), (None, (512, 384))])
+def test_of_a_large_jpeg_no_more_is_decoded_than_twice_what_is_needed(side, size):
+    ramp = Image.linear_gradient("L").resize((512, 384)).convert("RGB")
+    file = io.BytesIO()
+    ramp.save(file, "JPEG", quality=95)
+    found = to_image(file.getvalue(), side)
+    assert found.size == size
+    small, whole = (image.resize((32, 24), Image.Resampling.BICUBIC) for image in (found, to_image(file.getvalue())))
+    assert max(abs(a - b) for a, b in zip(small.tobytes(), whole.tobytes(), strict=True)) <= 3
