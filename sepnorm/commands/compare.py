@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
 #: Settings that ``--set`` may not change, since each arm or seed has its own value.
 _EACH = {"norm": "arms are named by --norms", "seed": "seeds are counted by --seeds"}
+#: Options that ``compare scores`` reads.
+_OF_SCORES = ("domain", "table", "higher", "lower", "margin", "out", "as_json", "quiet")
 
 
 def compare(
+    context: typer.Context,
     domain: Annotated[
         str, typer.Argument(help="images, text, molecules or another installed domain; or scores, with a TABLE.")
     ],
@@ -97,6 +100,7 @@ def compare(
     Example: sepnorm compare images --norms ln,bn+ln --seeds 6
     """
     if domain == "scores":
+        _refuse_beside_scores(context)
         _compare_scores(table, higher, lower, margin, out, as_json, quiet)
         return
     if table is not None or higher or lower:
@@ -138,11 +142,24 @@ def _seeds(text: str, most: int) -> range:
     return range(int(text))
 
 
+def _refuse_beside_scores(context: typer.Context) -> None:
+    """Refuses options of training, which a table of scores would leave without effect."""
+    for name in context.params:
+        given = getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        if given and name not in _OF_SCORES:
+            option = next(each.opts[0] for each in context.command.params if each.name == name)
+            raise SepNormError(
+                f"{option} has no effect with scores: arms and seeds are those of the table, and its first arm is the baseline."
+            )
+
+
 def _compare_scores(
     table: Path | None, higher: str, lower: str, margin: float | None, out: Path | None, as_json: bool, quiet: bool
 ) -> None:
     if table is None:
         raise SepNormError("compare scores needs a table: sepnorm compare scores results.csv --higher accuracy.")
+    if twice := {name.strip() for name in higher.split(",")} & {name.strip() for name in lower.split(",")} - {""}:
+        raise SepNormError(f"{min(twice)} is named by --higher and by --lower: name it once.")
     named = {name.strip(): better for text, better in ((higher, True), (lower, False)) for name in text.split(",")}
     named.pop("", None)
     if not named:

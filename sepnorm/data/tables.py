@@ -108,7 +108,9 @@ def csv_rows(path: Path) -> Iterator[dict[str, Any]]:
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix_of(path) == ".tsv" else {}
     number = 0
     try:
-        for number, row in enumerate(csv.DictReader(text_lines(path), **style), 1):
+        reader = csv.DictReader(text_lines(path), **style)
+        _check_names(path, reader.fieldnames or [], reader.reader.dialect.delimiter)
+        for number, row in enumerate(reader, 1):
             if None in row:
                 raise SepNormError(
                     f"{path} cannot be read: row {number} has more cells than there are names of columns."
@@ -116,6 +118,17 @@ def csv_rows(path: Path) -> Iterator[dict[str, Any]]:
             yield row
     except csv.Error as error:
         raise SepNormError(f"{path} cannot be read: {error} after row {number}.") from error
+
+
+def _check_names(path: Path, names: Sequence[str], delimiter: str) -> None:
+    """Refuses names of columns that come from cells separated in another way, and names given twice."""
+    if len(names) == 1 and any(other in names[0] for other in ";\t," if other != delimiter):
+        wanted = "tabs" if delimiter == "\t" else "commas"
+        raise SepNormError(f"{path} has a single column, {names[0]!r}: separate cells by {wanted}.")
+    named = [name for name in names if name]
+    if len(set(named)) < len(named):
+        twice = next(name for name in named if named.count(name) > 1)
+        raise SepNormError(f"{path} has two columns {twice!r}: rename one of them, or take it out.")
 
 
 def json_rows(path: Path) -> Iterator[dict[str, Any]]:

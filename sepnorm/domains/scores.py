@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +45,16 @@ def compare_scores(
     """
     declared = declare(metrics)
     path = Path(table)
-    values = read_scores(path)
+    values = read_scores(path, {metric.key for metric in declared.declared})
     if baseline is not None and baseline not in values:
         raise SepNormError(f"{path} has no arm {baseline!r}: it has {', '.join(values)}.{nearest(baseline, values)}")
     if len(values) < 2:
         raise SepNormError(f"{path} has only one arm, {next(iter(values))!r}: a comparison needs at least two.")
     primary = next(metric.key for metric in declared.declared if metric.primary)
     known = {key for runs in values.values() for scores in runs.values() for key in scores}
-    if primary not in known:
-        raise SepNormError(
-            f"{path} has no metric {primary!r}: it has {', '.join(sorted(known))}.{nearest(primary, known)}"
-        )
+    for key in [primary, *(metrics if isinstance(metrics, Mapping) else ())]:
+        if key not in known:
+            raise SepNormError(f"{path} has no metric {key!r}: it has {', '.join(sorted(known))}.{nearest(key, known)}")
     for name, runs in values.items():
         if lacking := [seed for seed, scores in runs.items() if primary not in scores]:
             raise SepNormError(f"{path} has no {primary} for arm {name!r}, seed {lacking[0]}.")
@@ -69,22 +68,26 @@ def compare_scores(
     return found, write_comparison_folder(found, folder, f"Scores of {path.name}")
 
 
-def read_scores(path: Path) -> dict[str, dict[int, dict[str, float]]]:
-    """Scores by arm, seed and metric."""
+def read_scores(path: Path, declared: Collection[str] = ()) -> dict[str, dict[int, dict[str, float]]]:
+    """Scores by arm, seed and metric. Columns of other metrics than the ``declared`` ones may hold words."""
     require_file(path)
     found: dict[str, dict[int, dict[str, float]]] = {}
     for number, row in enumerate(rows_of_file(path), 1):
         if number == 1:
             _require_columns(path, row)
         where = f"row {number} of {path}"
-        arm, seed = str(row["arm"]).strip(), _seed(row["seed"], where)
+        arm, seed = str(row["arm"] or "").strip(), _seed(row["seed"], where)
+        if not arm:
+            raise SepNormError(f"{where} names no arm.")
         scores = found.setdefault(arm, {}).setdefault(seed, {})
         long = row.keys() >= _LONG
         cells = (
-            {str(row["metric"]): row["value"]} if long else {k: v for k, v in row.items() if k not in ("arm", "seed")}
+            {str(row["metric"]).strip(): row["value"]}
+            if long
+            else {k: v for k, v in row.items() if k not in ("arm", "seed")}
         )
         for key, cell in cells.items():
-            if (value := _value(cell, key, where, strict=long)) is None:
+            if (value := _value(cell, key, where, strict=long or key in declared)) is None:
                 continue
             if key in scores:
                 raise SepNormError(f"{where} has {key} of arm {arm!r}, seed {seed}, a second time.")

@@ -104,7 +104,7 @@ def _said(comparison: Comparison) -> tuple[str, list[str], str]:
             f"{best}, with the best mean, is {clause(found[best])}",
         ]
     if missing := [arm.name for arm in comparison.arms[1:] if arm.name not in found]:
-        clauses.append(f"{', '.join(missing)} gave no finite values")
+        clauses.append(f"{', '.join(missing)} gave no finite values in a seed of {comparison.arms[0].name}")
     return note, clauses, _best(comparison, metric)
 
 

@@ -41,6 +41,10 @@ WRONG: list[tuple[str, str]] = [
     ("pretrain images --sites last", "Did you mean 'final'?"),
     ("convert model --data lines.txt --out o --norm bn_ln", "Did you mean 'bn+ln'?"),
     ("convert model --data lines.txt --out o --sites last", "Did you mean 'final'?"),
+    # ---- scores
+    ("compare scores scores.csv --higher acc --norms bn,ln", "--norms has no effect with scores"),
+    ("compare scores scores.csv --higher acc --dry-run", "--dry-run has no effect with scores"),
+    ("compare scores scores.csv --higher acc --lower loss,acc", "acc is named by --higher and by --lower"),
     # ---- settings
     ("pretrain images --norm bn+ln --set norm=ln", "norm is given twice"),
     ("pretrain images --sites all --set sites=final", "sites is given twice"),

@@ -238,6 +238,10 @@ def test_a_table_of_scores_is_judged_in_both_forms(tmp_path):
         ("arm,seed,accurcy\nln,0,1\nbn,0,2", "has no metric 'accuracy': it has accurcy. Did you mean 'accurcy'"),
         ("arm,seed,metric,value\nln,0,accuracy,high", "has 'high' for accuracy, which is no number"),
         ("arm,seed,accuracy", "holds no rows"),
+        ('arm,seed,accuracy\nln,0,"0,8"\nbn,0,1', "row 1 of .* has '0,8' for accuracy, which is no number"),
+        ("arm,seed,accuracy,accuracy\nln,0,1,2\nbn,0,1,2", "has two columns 'accuracy'"),
+        ("arm;seed;accuracy\nln;0;1", "has a single column, 'arm;seed;accuracy': separate cells by commas"),
+        ("arm,seed,accuracy\nln,0,1\n,0,2", "row 2 of .* names no arm"),
     ],
 )
 def test_tables_that_say_nothing_are_one_sentence(tmp_path, text, said):
@@ -247,3 +251,20 @@ def test_tables_that_say_nothing_are_one_sentence(tmp_path, text, said):
         compare_scores(table, tmp_path / "out", {"accuracy": True})
     with pytest.raises(SepNormError, match="there is no file"):
         compare_scores(tmp_path / "none.csv", tmp_path / "out", {"accuracy": True})
+
+
+def test_every_metric_that_is_named_must_be_there(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("arm,seed,accuracy,loss\nln,0,1,0.5\nbn,0,2,failed\n")
+    with pytest.raises(SepNormError, match=r"has no metric 'los'.* Did you mean 'loss'"):
+        compare_scores(table, tmp_path / "out", {"accuracy": True, "los": False})
+    with pytest.raises(SepNormError, match=r"row 2 of .* has 'failed' for loss"):
+        compare_scores(table, tmp_path / "out", {"accuracy": True, "loss": False})
+    assert compare_scores(table, tmp_path / "out", {"accuracy": True})[0].keys == ["accuracy", "loss"]
+
+
+def test_an_arm_that_shares_no_seed_with_the_baseline_is_said_to(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("arm,seed,accuracy\nln,0,1\nbn,0,2\nrms,7,1\n")
+    page = compare_scores(table, tmp_path / "out", {"accuracy": True})[1]
+    assert "rms gave no finite values in a seed of ln" in page.read_text(encoding="utf-8")
