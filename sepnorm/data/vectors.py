@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sepnorm.data.columns import counts_in_floats, is_counted, is_data, require_commas, require_numbers
 from sepnorm.data.tables import parquet_step
 from sepnorm.errors import SepNormError, nearest, one_line
 from sepnorm.files import DAMAGE, refuse_bombs
@@ -134,7 +135,9 @@ class EmbeddingFile:
         import pyarrow.csv
 
         with open(self.path, encoding="utf-8-sig", errors="replace") as file:
-            options = pyarrow.csv.ReadOptions(autogenerate_column_names=_is_data(file.readline(_LONGEST)))
+            first = file.readline(_LONGEST)
+        require_commas(first)
+        options = pyarrow.csv.ReadOptions(autogenerate_column_names=is_data(first))
         kinds = pyarrow.csv.ConvertOptions()
         kinds.null_values = [v for v in kinds.null_values if v.lower().lstrip("-") != "nan"]  # which is a number
         with pyarrow.csv.open_csv(self.path, read_options=options, convert_options=kinds) as reader:
@@ -151,7 +154,7 @@ class EmbeddingFile:
         names = schema.names
         lists = [f.name for f in schema if _is_list(f.type)]
         label = self._label(names)
-        wide = [i for i, f in enumerate(schema) if _is_number(f.type) and f.name.lower() not in _NUMBERING]
+        wide = [i for i, f in enumerate(schema) if _is_number(f.type) and f.name.strip().lower() not in _NUMBERING]
         wide = [i for i in wide if names[i] != label]  # by position, since a name may occur twice
         texts = [f.name for f in schema if types.is_string(f.type) or types.is_large_string(f.type)]
         texts = [name for name in texts if name != label]
@@ -177,6 +180,9 @@ class EmbeddingFile:
         kind = schema.field(wide[0]).type
         batches = iter(batches)
         first = next((batch for batch in batches if batch.num_rows), None)
+        if first is not None and self.path.suffix.lower() == ".csv":
+            for name in texts:
+                require_numbers(name, first.column(name).to_pylist())
         if first is not None and self.column is None and not _is_list(kind):
             wide = self._without_keys(schema, wide, first)
         seen, dim = False, None
@@ -201,8 +207,8 @@ class EmbeddingFile:
         from pyarrow import types
 
         whole = [i for i in wide if types.is_integer(schema.field(i).type)]
-        keys = [i for i in whole if _is_counted(batch.column(i), strict=len(whole) == len(wide))]
-        keys += [i for i in wide if i not in whole and _counts_in_floats(batch.column(i))]
+        keys = [i for i in whole if is_counted(batch.column(i), strict=len(whole) == len(wide))]
+        keys += [i for i in wide if i not in whole and counts_in_floats(batch.column(i))]
         keys = [] if len(keys) == len(wide) else keys
         taken = [i for i in wide if i not in keys]
         numbering = [name for name in schema.names if name.lower() in _NUMBERING and name]
@@ -214,7 +220,7 @@ class EmbeddingFile:
         return taken
 
     def _label(self, names: list[str]) -> str | None:
-        return self.label or next((name for name in names if name.lower() in _LABELS), None)
+        return self.label or next((name for name in names if name.strip().lower() in _LABELS), None)
 
     def _only(self, fitting: list[str], names: list[str], what: str) -> str:
         usual = [name for name in names if name.lower() in _NAMES and name in fitting]
@@ -227,23 +233,6 @@ class EmbeddingFile:
         if name not in names:
             raise SepNormError(f"it has no {what} {name!r}, only {', '.join(names)}.{nearest(name, names)}")
         return mapping[name]
-
-
-def _is_data(line: str) -> bool:
-    """Whether the first line holds numbers rather than column names. ``0,1,2`` are names, as pandas writes them."""
-    cells = [cell.strip().strip('"') for cell in line.strip().split(",")]
-    whole = [cell for cell in cells if cell.isdecimal()]
-    if len(whole) == len(cells):
-        return len(set(whole)) < len(whole)  # column names differ from each other
-    return any(_is_float(cell) for cell in cells if not cell.isdecimal())
-
-
-def _is_float(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _matrices(arrays: Any) -> list[str]:
@@ -264,28 +253,6 @@ def _is_number(kind: Any) -> bool:
     from pyarrow import types
 
     return bool(types.is_floating(kind) or types.is_integer(kind))
-
-
-def _is_counted(column: Any, strict: bool) -> bool:
-    """Whether integers are all different, and with ``strict`` also consecutive."""
-    import pyarrow.compute
-
-    values = column.drop_null()
-    if len(values) < 3 or pyarrow.compute.count_distinct(values).as_py() < len(values):
-        return False
-    lowest, highest = pyarrow.compute.min_max(values).as_py().values()
-    return not strict or highest - lowest == len(values) - 1
-
-
-def _counts_in_floats(column: Any) -> bool:
-    """Whether floats written as 0.0, 1.0 and so on count the rows."""
-    import pyarrow.compute
-
-    values = column.drop_null()
-    finite = len(values) > 2 and pyarrow.compute.all(pyarrow.compute.is_finite(values)).as_py()
-    if not finite or not pyarrow.compute.all(pyarrow.compute.equal(values, pyarrow.compute.floor(values))).as_py():
-        return False
-    return _is_counted(values, strict=True)
 
 
 def _listed(names: list[str]) -> str:

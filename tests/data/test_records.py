@@ -338,3 +338,12 @@ def test_damaged_metadata_of_a_parquet_file_do_not_end_the_process(tmp_path):
     )
     names = [str(tmp_path / f"{place}.parquet") for place in places]
     assert subprocess.run([sys.executable, "-c", code, *names], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", "text;label\nhello;1\n"), ("a.csv", "text\tlabel\nhello\t1\n"), ("a.tsv", "text,label\nhello,1\n")],
+)
+def test_cells_that_are_separated_in_another_way_are_no_text(put, name, text):
+    with pytest.raises(SepNormError, match=r"has a single column, 'text.{1,2}label': separate cells by (commas|tabs)"):
+        list(read_texts(put(name, text.encode())))

@@ -381,6 +381,32 @@ def test_csv_with_labels_and_texts(csv):
         whole(csv("a,kind,b\n1,0,2\n3,1,4\n"), label="knd")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0,5;-1,5;2,0\n3,25;4,0;5,5\n",
+        "0.5;-1.5;2.0\n3.25;4.0;5.5\n",
+        "a;b;c\n0,5;-1,5;2,0\n",
+        "a\tb\tc\n0.5\t-1.5\t2.0\n",
+    ],
+)
+def test_other_separators_than_commas_are_refused(csv, text):
+    with pytest.raises(SepNormError, match=r"its cells are separated by .*: separate them by commas"):
+        list(EmbeddingFile(csv(text)).parts())
+
+
+@pytest.mark.parametrize("cell", ["missing", "-", "0,5"])
+def test_a_column_of_numbers_and_a_word_is_refused(csv, cell):
+    with pytest.raises(SepNormError, match=f"its column 'b' holds numbers and '{cell}', which is none"):
+        list(EmbeddingFile(csv(f'a,b,c\n0.5,"{cell}",2.0\n3.25,4.5,5.5\n-6.0,7.5,8.0\n')).parts())
+
+
+def test_names_of_columns_may_begin_with_a_space(csv):
+    (part,) = EmbeddingFile(csv("index, a, b, label\n0, 0.5, 1.5, 1\n1, 2.5, 3.5, 0\n")).parts()
+    assert part.rows.tolist() == [[0.5, 1.5], [2.5, 3.5]]
+    assert part.labels == ["1", "0"]
+
+
 def test_gaps_and_nan_in_csv_stay(csv):
     rows = whole(csv("a,b\n1,nan\n,4\ninf,-nan\n")).rows
     np.testing.assert_array_equal(rows.numpy(), [[1, np.nan], [np.nan, 4], [np.inf, np.nan]])
