@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +16,12 @@ from torch import nn
 
 from sepnorm.arguments import require_module, whole
 from sepnorm.domains.comparison import keep_earlier, write_comparison_folder
-from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError
+from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, SepNormWarning
 from sepnorm.experiment.comparison import Comparison
 from sepnorm.experiment.comparison import compare as compare_configs
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Outcome, record_failure
-from sepnorm.files import make_folder
+from sepnorm.files import make_folder, write_text
 from sepnorm.report.progress import training_progress
 from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.reports import ConversionReport
@@ -117,6 +119,7 @@ def compare(
     folder = Path(out)
     make_folder(folder)
     keep_earlier(folder, [config.arm for config in configs])
+    _warn_of_earlier_code(run, folder)
     recipe = OwnRecipe(run, tuple(metric.key for metric in declared.declared if metric.primary))
     with training_progress(quiet) as watch:
         found = compare_configs(
@@ -147,6 +150,24 @@ def declare(metrics: Mapping[str, bool] | Sequence[Metric]) -> Metrics:
         first = found[0]
         found[0] = replace(first, primary=True)
     return Metrics(found)
+
+
+def _warn_of_earlier_code(run: Run, folder: Path) -> None:
+    """Warns if runs in ``folder`` were finished by another version of ``run``: they are not repeated."""
+    try:
+        now = inspect.getsource(run)
+    except (OSError, TypeError):
+        return
+    kept = folder / "run.txt"
+    if not any(folder.glob("runs/*/metrics.json")) or not kept.is_file():
+        write_text(kept, now)
+    elif kept.read_text(encoding="utf-8") != now:
+        warnings.warn(
+            f"the training function has changed since runs in {folder} were finished, and these are not repeated: unless the "
+            "change does not matter, name another out, or remove that folder.",
+            SepNormWarning,
+            stacklevel=3,
+        )
 
 
 def _several(arms: Sequence[str]) -> list[str]:

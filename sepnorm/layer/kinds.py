@@ -136,11 +136,16 @@ def token_norm_kind(module: nn.Module) -> str | None:
 
     Classes of other libraries are recognised by what they compute, not by name: T5's "LayerNorm" is an RMS norm.
     """
-    name = kind_of(module)
-    if name is not None:
-        return None if KINDS[name].uses_batch else name
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 1 or weight.is_meta or any(True for _ in module.children()):
+    name, weight = kind_of(module), getattr(module, "weight", None)
+    if name is not None and KINDS[name].uses_batch:
+        return None
+    testable = isinstance(weight, Tensor) and weight.dim() == 1 and not weight.is_meta
+    # a subclass with a forward of its own may normalise another dimension, or scale by 1 + weight
+    if name is not None and not (
+        testable and all(type(module).forward is not each.forward for each in KINDS[name].types)
+    ):
+        return name
+    if not testable or any(True for _ in module.children()):
         return None
     x = torch.linspace(-1, 2, 3 * len(weight), device=weight.device).sin().view(1, 3, -1).to(weight.dtype)
     try:

@@ -78,7 +78,7 @@ def refuse_without_cls(module: Any) -> None:
         raise SepNormError(
             f"{name} cannot be converted: {WITHOUT_CLS[kind]}, and [CLS] is what gets a norm of its own."
         )
-    if getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False) and module.get_encoder() is not module:
         raise SepNormError(
             f"{name} is an encoder-decoder model: convert its encoder, as in convert(model.get_encoder(), ...)."
         )

@@ -218,7 +218,7 @@ def _leave_out(sites: list[Site], name: str, by_width: bool) -> None:
     cls_sites = [site for site in sites if site.sees_cls]
     if cls_sites and all(site.degenerate for site in cls_sites):
         raise SepNormError(
-            f"{name} is a causal decoder, or its attention hides the other tokens from the first: at no norm does "
+            f"{name} is a causal decoder, or its attention hides the other tokens from the first: at no norm of a known kind does "
             "the first token depend on the others, so it cannot stand for the whole input."
         )
 

@@ -41,6 +41,23 @@ def test_arms_and_seeds_are_run_judged_and_drawn(tmp_path):
     assert (tmp_path / "runs/bn@final-seed3/mine.txt").read_text() == "bn@final"
 
 
+def test_runs_of_an_earlier_version_of_the_function_are_warned_of(tmp_path):
+    def train(arm, seed, folder):
+        return {"accuracy": SCORES[arm.name]}
+
+    old = train
+    again = {"arms": ARMS, "seeds": 2, "out": tmp_path, "metrics": {"accuracy": True}}
+    for _ in range(2):
+        sepnorm.compare(old, **again)
+
+    def train(arm, seed, folder):
+        return {"accuracy": 1 - SCORES[arm.name]}
+
+    for _ in range(2):
+        with pytest.warns(sepnorm.SepNormWarning, match="has changed since runs in .* were finished"):
+            assert sepnorm.compare(train, **again).arms[0].values("accuracy") == {0: 0.8, 1: 0.8}
+
+
 def test_less_is_better_where_the_user_says_so(tmp_path):
     found = sepnorm.compare(made_up, ARMS, 4, tmp_path, metrics={"accuracy": False})
     assert {each.verdict for each in found.decisions().values()} == {"worse"}

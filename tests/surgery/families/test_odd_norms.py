@@ -114,3 +114,25 @@ def test_rms_norms_of_tokens_that_become_layer_norms_are_told():
         said = [str(each.message) for each in caught if issubclass(each.category, sepnorm.SepNormWarning)]
         assert [bool(re.search(r"change from rms to ln.*Use 'bn\+rms'", each)) for each in said] == [True] * moved
         assert torch.equal(before, after) is not moved
+
+
+def test_a_norm_of_another_dimension_is_none():
+    """SqueezeBERT's is a LayerNorm by class, and takes (batch, channels, tokens)."""
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, embedding_size=16)
+    model = T.SqueezeBertModel(T.SqueezeBertConfig(vocab_size=50, **sizes))
+    tokens = torch.cat([torch.ones(4, 1).long(), torch.randint(2, 50, (4, 15))], 1)  # as many tokens as channels
+    with pytest.raises(sepnorm.SepNormError, match="at no norm of a known kind"):
+        sepnorm.convert(model, "ln+ln", sites="all", example={"input_ids": tokens})
+
+
+def test_the_encoder_of_a_pair_is_converted_with_an_example():
+    sizes = dict(d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
+    encoder = T.BartModel(T.BartConfig(vocab_size=50, **sizes)).get_encoder().eval()
+    tokens = torch.cat([torch.zeros(4, 1).long(), torch.randint(3, 50, (4, 6))], 1)
+    with torch.no_grad():
+        before = encoder(tokens)[0]
+        with pytest.raises(sepnorm.SepNormError, match="pass example="):
+            sepnorm.convert(encoder, "ln+ln")
+        report = sepnorm.convert(encoder, "ln+ln", example={"input_ids": tokens})
+        assert [site.path for site in report.converted] == ["layers.0.final_layer_norm"]
+        assert torch.equal(encoder(tokens)[0], before)
