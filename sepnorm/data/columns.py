@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sepnorm.errors import SepNormError
@@ -67,3 +67,8 @@ def counts_in_floats(column: Any) -> bool:
     if not finite or not pyarrow.compute.all(pyarrow.compute.equal(values, pyarrow.compute.floor(values))).as_py():
         return False
     return is_counted(values, strict=True)
+
+
+def labels_of(cells: Iterable[Any]) -> list[str | None]:
+    """Labels as text. A cell that is empty or NaN is no class of its own, but None."""
+    return [None if cell is None or cell == "" or cell != cell else str(cell) for cell in cells]

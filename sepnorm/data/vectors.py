@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sepnorm.data.columns import counts_in_floats, is_counted, is_data, require_commas, require_numbers
+from sepnorm.data.columns import counts_in_floats, is_counted, is_data, labels_of, require_commas, require_numbers
 from sepnorm.data.tables import parquet_step
 from sepnorm.errors import SepNormError, nearest, one_line
 from sepnorm.files import DAMAGE, refuse_bombs
@@ -24,10 +24,10 @@ _LONGEST = 10**7  # characters read of the first line
 
 
 class Part(NamedTuple):
-    """Rows (count, dim), with labels and names if the file has them."""
+    """Rows (count, dim), with labels and names if the file has them. A missing label is None."""
 
     rows: Tensor
-    labels: list[str] | None = None
+    labels: list[str | None] | None = None
     names: list[str] | None = None
 
 
@@ -115,7 +115,7 @@ class EmbeddingFile:
         start = 0
         for rows in chunks(array):
             stop = start + rows.shape[0]
-            yield Part(rows, None if labels is None else [str(value) for value in labels[start:stop]])
+            yield Part(rows, None if labels is None else labels_of(labels[start:stop].tolist()))
             start = stop
 
     def _open_parquet(self) -> Iterator[Part]:
@@ -193,7 +193,7 @@ class EmbeddingFile:
             columns = [batch.column(i) for i in wide]
             rows = _from_lists(columns[0], dim) if _is_list(kind) else _from_columns(columns)
             dim = rows.shape[1]
-            part_labels = None if label is None else [str(v) for v in batch.column(label).to_pylist()]
+            part_labels = None if label is None else labels_of(batch.column(label).to_pylist())
             part_names = [str(v)[:200] for v in batch.column(texts[0]).to_pylist()] if texts else None
             yield Part(rows, part_labels, part_names)
         if not seen:

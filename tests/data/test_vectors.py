@@ -175,6 +175,15 @@ def test_labels_stay_beside_their_rows_over_several_parts(npz, parquet):
         assert sum(len(part.rows) for part in parts) == count
 
 
+def test_missing_labels_are_none(npz, parquet, csv):
+    (part,) = EmbeddingFile(npz(embeddings=ROWS, label=[1.0, np.nan, 0.0, 1.0])).parts()
+    assert part.labels == ["1.0", None, "0.0", "1.0"]
+    (part,) = EmbeddingFile(parquet({"embedding": ROWS.tolist(), "label": ["a", None, "", "b"]})).parts()
+    assert part.labels == ["a", None, None, "b"]
+    (part,) = EmbeddingFile(csv("a,b,label\n0.5,1.5,x\n2.5,3.5,\n")).parts()
+    assert part.labels == ["x", None]
+
+
 def test_npz_without_embeddings_is_refused(npz, tmp_path):
     with pytest.raises(SepNormError, match=r"not clear \(it is empty\)"):
         whole(npz())

@@ -263,7 +263,7 @@ def _source(
                 raise SepNormError(f"{name} is for models: vectors are judged by labels, one for each row.")
         found = from_file(file, report) if file is not None else from_array(target, labels)
         return found, found.name
-    if labels is not None:
+    if labels is not None or label is not None:
         raise SepNormError("labels are for vectors: a model's are those of its data.")
     if data is None:
         raise SepNormError("a model is healed on data: add --data, such as a text file, a table or a folder of images.")

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sepnorm.data.columns import labels_of
 from sepnorm.data.records import Record, rows_of
 from sepnorm.data.vectors import EmbeddingFile
 from sepnorm.domains.encoders import Encoder
@@ -61,9 +62,7 @@ class Source:
 def from_array(x: Any, labels: Sequence[Any] | None = None) -> Source:
     """Vectors (samples, dim) in memory, or a memory-mapped array."""
     given = from_lists(x)
-    said = (
-        None if labels is None else [str(label) for label in (labels.tolist() if hasattr(labels, "tolist") else labels)]
-    )
+    said = None if labels is None else labels_of(labels.tolist() if hasattr(labels, "tolist") else labels)
     count = len(given) if getattr(given, "ndim", 0) == 2 else 0
     if said is not None and len(said) != count:
         raise SepNormError(f"there are {len(said)} labels for {count} vectors: give one for each.")
@@ -73,7 +72,7 @@ def from_array(x: Any, labels: Sequence[Any] | None = None) -> Source:
 def from_file(file: EmbeddingFile, progress: Progress) -> Source:
     """Vectors of a file, with its labels if it has some."""
 
-    def parts() -> Iterator[tuple[Tensor, list[str] | None, list[str] | None]]:
+    def parts() -> Iterator[tuple[Tensor, list[str | None] | None, list[str] | None]]:
         done = 0
         for part in file.parts():
             yield part.rows, part.labels, part.names
@@ -86,7 +85,7 @@ def from_file(file: EmbeddingFile, progress: Progress) -> Source:
     return found
 
 
-def _gathered(name: str, parts: Any, labels: list[str] | None) -> Source:
+def _gathered(name: str, parts: Any, labels: list[str | None] | None) -> Source:
     moments: Moments | None = None
     sample = Sample(SCORED)
     known: dict[int, tuple[str | None, str]] = {}
@@ -105,16 +104,25 @@ def _gathered(name: str, parts: Any, labels: list[str] | None) -> Source:
             moments.add(rows if finite.all() else rows[finite])
     refuse_or_warn_of_nonfinite(bad, kept)
     assert moments is not None
-    rows, numbers = sample.rows, sample.numbers
-    finite = rows.isfinite().all(1)
-    chosen = [known[number] for number in numbers[finite].tolist()]
-    said = [label for label, _ in chosen if label is not None]
+    finite = sample.rows.isfinite().all(1)
+    rows = sample.rows[finite]
+    chosen = [known[number] for number in sample.numbers[finite].tolist()]
     notes = [f"{bad} of {bad + kept} vectors hold NaN or infinity and were left out."] if bad else []
+    places = [place for place, (label, _) in enumerate(chosen) if label is not None]
+    if 0 < len(places) < len(chosen):
+        few = len(places) < (1 - _MISSING) * len(chosen)
+        notes.append(
+            f"{len(chosen) - len(places)} of {len(chosen)} vectors have no label"
+            + (", so labels are not used." if few else " and are left out of the choice.")
+        )
+        if not few:
+            rows, chosen = rows[places], [chosen[place] for place in places]
+    said = [label for label, _ in chosen if label is not None]
     return Source(
         name,
         "",
         {"": moments},
-        {"": rows[finite]},
+        {"": rows},
         [each for _, each in chosen],
         said if said and len(said) == len(chosen) else None,
         notes=notes,

@@ -42,6 +42,17 @@ def test_what_labels_say_is_better_is_taken():
     assert torch.allclose(found.transform(fresh[0]), found.transform(fresh)[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("missing", [None, "", float("nan")])
+def test_missing_labels_are_no_class(missing):
+    x, labels = drowned(600)
+    some, few = ([missing if i % every == 0 else int(label) for i, label in enumerate(labels)] for every in (20, 2))
+    found = heal(x, labels=some)
+    assert found.how == "labels" and set(found.source.labels) == {"0", "1", "2", "3"}
+    assert found.count == 600 and found.notes[-1] == "30 of 600 vectors have no label and are left out of the choice."
+    found = heal(x, labels=few)
+    assert found.how == "verdict" and found.notes[-1] == "300 of 600 vectors have no label, so labels are not used."
+
+
 def test_nothing_wins_where_nothing_is_better():
     labels = torch.randint(3, (600,))
     x = torch.randn(600, 10) + 2 * torch.randn(3, 10)[labels]
