@@ -136,7 +136,8 @@ def token_norm_kind(module: nn.Module) -> str | None:
 
     Classes of other libraries are recognised by what they compute, not by name: T5's "LayerNorm" is an RMS norm.
     """
-    name, weight = kind_of(module), getattr(module, "weight", None)
+    name = kind_of(module)
+    weight: Any = getattr(module, "weight", None)
     if name is not None and KINDS[name].uses_batch:
         return None
     testable = isinstance(weight, Tensor) and weight.dim() == 1 and not weight.is_meta
