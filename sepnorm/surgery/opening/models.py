@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,19 +42,14 @@ def open_model(target: str, whole: bool = False) -> Opened:
         target: a folder, or a name on the hub.
         whole: whether to open the class that the config names, with its head; by default only the encoder.
     """
-    source = Path(target) if Path(target).is_dir() else fetched(target)
-    if (source / "modules.json").exists():
-        return _staged(source, _sentence_transformer)
-    left_out: list[str] = []
-
-    def build(source: Path, stage: Path) -> Any:
+    source = _source(target)
+    with _scratch() as stage:
+        if (source / "modules.json").exists():
+            _require_sentence_transformers(source)
+            stage_sentences(source, stage)
+            return Opened(_sentences(source, stage), source)
         model, info = (_whole_transformer if whole else _encoder)(source, stage)
-        left_out.extend(sorted(info["unexpected_keys"]))
-        return model
-
-    opened = _staged(source, build)
-    opened.left_out = left_out if whole else []
-    return opened
+    return Opened(model, source, sorted(info["unexpected_keys"]) if whole else [])
 
 
 def names_separate_norms(source: Path) -> bool:
@@ -68,39 +63,31 @@ def names_separate_norms(source: Path) -> bool:
 
 def open_for_masked_words(target: str) -> tuple[Any, list[str]]:
     """A text encoder with its masked-language-model head, and the names of missing weights."""
-    source = Path(target) if Path(target).is_dir() else fetched(target)
-    missing: list[str] = []
-
-    def build(source: Path, stage: Path) -> Any:
+    source = _source(target)
+    with _scratch() as stage:
         stage_transformers(source, stage)
         model, info = _loaded(_auto("AutoModelForMaskedLM"), stage)
-        missing.extend(sorted(info["missing_keys"]))
-        return model
-
-    return _staged(source, build).model, missing
+    return model, sorted(info["missing_keys"])
 
 
 def fresh_transformer(source: Path, name: str, attention: str | None, weights: Path) -> nn.Module:
     """A model of a class of transformers or ours, with new weights, from the config in a ``sepnorm.save`` folder."""
     import transformers
 
-    def build(source: Path, stage: Path) -> Any:
+    with _scratch() as stage:
         stage_transformers(source, stage, weights)
         config = transformers.AutoConfig.from_pretrained(stage, **_CLOSED)
-        cls = _class_named(name, config, source)
         if attention in ("eager", "sdpa"):
             config._attn_implementation = attention
-        return cls(config)
-
-    return _staged(source, build).model
+        model: nn.Module = _class_named(name, config, source)(config)
+    return model
 
 
 def fresh_sentence_transformer(source: Path, weights: Path) -> nn.Module:
     """A model of sentence-transformers with new weights, from the settings in a folder of ``sepnorm.save``."""
+    import transformers
 
-    def build(source: Path, stage: Path) -> Any:
-        import transformers
-
+    with _scratch() as stage:
         modules = stage_sentences(source, stage, weights)
         first = stage / modules[0]["path"]
         with without_bars():
@@ -117,9 +104,8 @@ def fresh_sentence_transformer(source: Path, weights: Path) -> nn.Module:
                 getattr(importlib.import_module(place), name)(**settings).save(str(folder / "fresh"))
                 (folder / "fresh" / "model.safetensors").rename(folder / "model.safetensors")
         with without_bars():
-            return _sentences(stage)
-
-    return _staged(source, build).model
+            model: nn.Module = _sentences(source, stage)
+    return model
 
 
 def open_tokeniser(source: Path) -> Any:
@@ -151,18 +137,14 @@ def open_timm(target: str) -> Any:
     return from_registry(timm, target)
 
 
-def _staged(source: Path, build: Callable[[Path, Path], Any]) -> Opened:
-    """Calls ``build`` on a clean temporary copy of the source."""
-    with _scratch() as stage:
-        model = build(source, stage)
-        tokenizer = getattr(model, "tokenizer", None)
-        if tokenizer is not None:
-            _point_back(tokenizer, stage, source)
-    return Opened(model, source)
+def _source(target: str) -> Path:
+    """The folder of that name, or the downloaded copy of a model on the hub."""
+    return Path(target) if Path(target).is_dir() else fetched(target)
 
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
+    """A temporary folder for the clean copy of a model."""
     with tempfile.TemporaryDirectory(prefix="sepnorm-", ignore_cleanup_errors=True) as scratch:
         yield Path(scratch).resolve()
 
@@ -234,16 +216,12 @@ def _class_named(name: Any, config: Any, source: Path) -> Any:
     return cls
 
 
-def _sentence_transformer(source: Path, stage: Path) -> Any:
-    _require_sentence_transformers(source)
-    stage_sentences(source, stage)
-    return _sentences(stage)
-
-
-def _sentences(stage: Path) -> Any:
+def _sentences(source: Path, stage: Path) -> Any:
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(stage), device="cpu", backend="torch", model_kwargs=dict(_WEIGHTS), **_CLOSED)
+    model = SentenceTransformer(str(stage), device="cpu", backend="torch", model_kwargs=dict(_WEIGHTS), **_CLOSED)
+    _point_back(model.tokenizer, stage, source)
+    return model
 
 
 def _require_sentence_transformers(source: Path) -> None:
