@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from sepnorm.arguments import require_module
 from sepnorm.errors import SepNormError, SepNormWarning
@@ -95,7 +96,6 @@ def measure_norms(
     }
     context = PaddingContext()
     context.attach(model, [module for module, _, _ in norms.values()])
-    handles = []
 
     def watch(path: str, token_dim: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
@@ -105,14 +105,11 @@ def measure_norms(
 
         return hook
 
-    try:
+    with ExitStack() as hooks:
+        hooks.callback(context.detach, model)
         for path, (module, token_dim, _) in norms.items():
-            handles.append(module.register_forward_hook(watch(path, token_dim)))
+            hooks.enter_context(module.register_forward_hook(watch(path, token_dim)))
         _run_all(model, data)
-    finally:
-        for handle in handles:
-            handle.remove()
-        context.detach(model)
     for path, parts in found.items():
         for part, matched in parts.items():
             _require_two(matched.before.count, f"{path} ({part})")
@@ -268,7 +265,9 @@ class _SharedMoments:
         self.rules.store(self.norm, mean.new_tensor([found.count for found in self.sets]), mean, var)
 
 
-def _hooked(norm: TokenNorm, part: str, moments: _SharedMoments) -> Any:
+def _hooked(norm: TokenNorm, part: str, moments: _SharedMoments) -> RemovableHandle:
+    """A hook that adds the rows of a part to ``moments``."""
+
     def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         x = args[0]
         padding = kwargs.get("padding_mask", args[1] if len(args) > 1 else None)
@@ -276,19 +275,7 @@ def _hooked(norm: TokenNorm, part: str, moments: _SharedMoments) -> Any:
             padding = norm.padding.current(x.shape[1 - norm.token_dim], x.shape[norm.token_dim])
         moments.add(rows_that_count(x, part, norm.num_cls, norm.token_dim, padding))
 
-    return _Handle(norm.register_forward_hook(after, with_kwargs=True))
-
-
-class _Handle:
-    """Removes a hook at the end of a ``with`` block."""
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *exc: object) -> None:
-        self.handle.remove()
+    return norm.register_forward_hook(after, with_kwargs=True)
 
 
 def _run_all(model: nn.Module, data: Iterable[Any], in_training: Iterable[nn.Module] = ()) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,12 +82,11 @@ class Dependence:
         """Whether ``output`` depends on the samples by a path that bypasses the norm at ``path``."""
         if output is None or not output.requires_grad:
             return False
-        cuts = [call.output.register_hook(torch.zeros_like) for call in self.calls[path] if call.output.requires_grad]
-        try:
+        with ExitStack() as cuts:
+            for call in self.calls[path]:
+                if call.output.requires_grad:
+                    cuts.enter_context(call.output.register_hook(torch.zeros_like))
             grads = _gradients(output, [leaf for leaf, _ in self.leaves])
-        finally:
-            for cut in cuts:
-                cut.remove()
         return any(grad is not None and bool(grad.any()) for grad in grads)
 
     def depends(self, value: Tensor | None, on: Sequence[Tensor]) -> bool:
@@ -97,8 +96,8 @@ class Dependence:
         return any(grad is not None and bool(grad.any()) for grad in _gradients(value, on))
 
 
-class _CutScores(TorchFunctionMode):
-    """Runs attention as usual, but detaches its scores: gradients flow through values only."""
+class CutScores(TorchFunctionMode):
+    """Within this context no gradient flows through attention scores, so norms of queries and keys get none."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -115,13 +114,6 @@ class _CutScores(TorchFunctionMode):
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 #: The functions that turn attention scores into weights.
 ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward, *_SOFTMAX)
-
-
-@contextmanager
-def cut_scores() -> Iterator[None]:
-    """Within this context no gradient flows through attention scores, so norms of queries and keys get none."""
-    with _CutScores():
-        yield
 
 
 def main_output(output: Any) -> Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sepnorm.errors import MisfitError, SepNormError
 from sepnorm.surgery import model_call as feed
-from sepnorm.surgery.dependence import Dependence, NormCall, cut_scores, main_output, spread
+from sepnorm.surgery.dependence import CutScores, Dependence, NormCall, main_output, spread
 from sepnorm.surgery.families import CLS_PARAMETERS, is_transformers
 from sepnorm.surgery.trials import Trial
 
@@ -76,7 +76,7 @@ def _run_trial(trial: Trial, norms: Mapping[str, nn.Module], num_cls: int) -> Tr
         inside = {path: norm for path, norm in norms.items() if not part or path.startswith(f"{part}.")}
         try:
             trace = _passed(trial, part, inside, num_cls)
-            with cut_scores():
+            with CutScores():
                 without = _passed(trial, part, inside, num_cls)
             trace.dependence.find_degenerate()
             trace.dependence.find_reaching(trace.output, without.calls, without.output)
@@ -119,9 +119,9 @@ class _Encoder:
         self.entered, self.output = entered, None
 
 
-@contextmanager
-def _hooks(module: nn.Module, norms: Mapping[str, nn.Module], trace: Trace, encoders: dict[str, Any]) -> Iterator[None]:
-    handles: list[Any] = []
+def _hooks(module: nn.Module, norms: Mapping[str, nn.Module], trace: Trace, encoders: dict[str, Any]) -> ExitStack:
+    """Hooks every module; they are removed at the end of a ``with`` block."""
+    hooks = ExitStack()
     by_id = {id(norm): path for path, norm in norms.items()}
 
     def before_any(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -153,24 +153,19 @@ def _hooks(module: nn.Module, norms: Mapping[str, nn.Module], trace: Trace, enco
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             encoders[path].output = main_output(output)
 
-        handles.append(encoder.register_forward_pre_hook(enter, with_kwargs=True))
-        handles.append(encoder.register_forward_hook(leave))
+        hooks.enter_context(encoder.register_forward_pre_hook(enter, with_kwargs=True))
+        hooks.enter_context(encoder.register_forward_hook(leave))
 
     for path, child in module.named_modules():
         if path and is_transformers(module) and is_transformers(child):
             watch_encoder(path, child)
-        handles.append(child.register_forward_pre_hook(before_any, with_kwargs=True))
+        hooks.enter_context(child.register_forward_pre_hook(before_any, with_kwargs=True))
         if id(child) in by_id:
-            handles.append(child.register_forward_hook(after_norm, with_kwargs=True))
-        if isinstance(child, nn.Embedding):
-            handles.append(child.register_forward_hook(after_embedding))
-        else:
-            handles.append(child.register_forward_hook(after_any))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+            hooks.enter_context(child.register_forward_hook(after_norm, with_kwargs=True))
+        hooks.enter_context(
+            child.register_forward_hook(after_embedding if isinstance(child, nn.Embedding) else after_any)
+        )
+    return hooks
 
 
 def _as_leaves(inputs: Any, trace: Trace) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -170,19 +170,15 @@ def watch(model: nn.Module, *, example: Any = None, num_cls: int = 1) -> Iterato
     watchers = [_Watcher(site, num_cls) for site in sites]
     context = PaddingContext()
     context.attach(model, [site.module for site in sites])
-    handles = []
-    try:
+    with ExitStack() as hooks:
+        hooks.callback(context.detach, model)
         for watcher in watchers:
-            handles.append(
+            hooks.enter_context(
                 watcher.site.module.register_forward_hook(
                     lambda module, args, output, w=watcher: w.see(args[0], output, context.value)
                 )
             )
         yield watchers
-    finally:
-        for handle in handles:
-            handle.remove()
-        context.detach(model)
 
 
 def conclude(model: nn.Module, watchers: list[_Watcher]) -> Inspection:

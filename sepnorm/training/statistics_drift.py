@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
@@ -24,7 +24,6 @@ def watch_drift(model: nn.Module) -> Iterator[Callable[[], float | None]]:
     larger. It returns None if no norm has batch statistics.
     """
     gaps: list[float] = []
-    handles = []
 
     def before(norm: Any, args: tuple[Any, ...]) -> None:
         for part, batch_norm in parts_of(norm):
@@ -33,14 +32,11 @@ def watch_drift(model: nn.Module) -> Iterator[Callable[[], float | None]]:
                 rows = rows_that_count(args[0].detach(), part, norm.num_cls, norm.token_dim, None)
                 gaps.append(_gap(rows, *rules.pooled(its), its.eps))
 
-    for module in model.modules():
-        if isinstance(module, TokenNorm):
-            handles.append(module.register_forward_pre_hook(before))
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, TokenNorm):
+                hooks.enter_context(module.register_forward_pre_hook(before))
         yield lambda: max(gaps, default=None)
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _gap(rows: Tensor, running_mean: Tensor, running_var: Tensor, eps: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -233,16 +233,13 @@ def _dropping(encoder: Encoder, seed: int) -> Iterator[None]:
             f"{encoder.name} has no dropout, so there are no two views of a sample to choose by: give labels, or rated pairs by "
             "--test."
         )
-    handles = [
-        part.register_forward_hook(lambda module, args, output: F.dropout(args[0], module.p, True)) for part in parts
-    ]
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), ExitStack() as hooks:
         torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        for part in parts:
+            hooks.enter_context(
+                part.register_forward_hook(lambda module, args, output: F.dropout(args[0], module.p, True))
+            )
+        yield
 
 
 def open_vectors(target: Any, column: str | None, label: str | None) -> EmbeddingFile | None:

@@ -81,10 +81,9 @@ def require_fitting(build: Callable[[], Any], size: Size, where: Path) -> None:
                 "values: it is not built. Use the config and weights of the same model."
             )
 
-    hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
-    try:
-        with torch.device("meta"):
-            build()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with (
+        register_module_parameter_registration_hook(count),
+        register_module_buffer_registration_hook(count),
+        torch.device("meta"),
+    ):
+        build()
