@@ -22,7 +22,10 @@ from typing import Any
 
 import pytest
 import torch
-from test_hostile_folders import REMOTE, SBERT, ST, TWO, Ground, Made, Wires, in_a_process, module_list, write
+from harmful_folders import REMOTE, SBERT, ST, TWO, Made, module_list
+from harmless_folders import write
+from hostile_ground import Ground
+from wires import Wires, in_a_process
 
 import sepnorm
 
