@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sepnorm.domains import Domain, Look
 from sepnorm.errors import SepNormError
 from sepnorm.files import require_writable, write_text
-from sepnorm.training.configs import RunConfig
-from sepnorm.training.notation import parse_arm
+from sepnorm.training.configs import RunConfig, arm_names
+from sepnorm.training.notation import names_in, parse_arm
 
 if TYPE_CHECKING:
     from sepnorm.experiment.comparison import Comparison
@@ -35,13 +35,9 @@ class Planned:
 
 
 def plan(domain: Domain, arms: Sequence[Mapping[str, Any]], base: RunConfig) -> Planned:
-    """Plans a comparison; each arm is given by its changes to ``base``. Refuses what cannot work before torch is
-    imported.
-    """
+    """Plans a comparison, with each arm as changes to ``base``. Refuses what cannot work; torch is not imported."""
     configs = [base.changed(arm) for arm in arms]
-    names = [config.arm for config in configs]
-    if len(set(names)) < len(names):
-        raise SepNormError(f"arms must differ, found {', '.join(names)}.")
+    arm_names(configs)
     return Planned(domain, base, configs, domain.look(base))
 
 
@@ -138,8 +134,8 @@ def parse_arms(norms: str, lambdas: str = "", targets: str = "") -> list[dict[st
     [{'norm': 'ln'}, {'norm': 'ln', 'uniformity_weight': 0.1, 'uniformity_on': 'cls'}]
     """
     arms: list[dict[str, Any]] = []
-    terms = _terms(_parts(lambdas), _parts(targets))
-    for part in _parts(norms):
+    terms = _terms(names_in(lambdas), names_in(targets))
+    for part in names_in(norms):
         arms += [parse_arm(part) | term for term in terms]
     if len(arms) < 2:
         raise SepNormError(f"a comparison has at least two arms, found {norms!r}: write them as ln,bn+ln@final.")
@@ -161,7 +157,3 @@ def _terms(weights: list[str], targets: list[str]) -> list[dict[str, Any]]:
         else:
             found += [{"uniformity_weight": weight, "uniformity_on": target} for target in targets or ["cls"]]
     return found or [{}]
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]

@@ -9,7 +9,7 @@ from sepnorm.domains.comparison import Planned
 from sepnorm.domains.pretraining import PlannedRun
 from sepnorm.experiment.estimate import estimate_runs
 from sepnorm.experiment.runs import finished
-from sepnorm.experiment.slugs import slug
+from sepnorm.experiment.slugs import run_folder
 from sepnorm.training.configs import RunConfig
 
 
@@ -17,7 +17,7 @@ def estimate_comparison(planned: Planned, seeds: Sequence[int], folder: Path) ->
     """A few lines: what is compared, how many runs remain, and their cost."""
     planned.domain.check(planned.configs)
     seeded = [config.changed({"seed": seed}) for config in planned.configs for seed in seeds]
-    done = sum(finished(each, folder / "runs" / f"{slug(each.arm)}-seed{each.seed}") for each in seeded)
+    done = sum(finished(each, run_folder(folder, each.arm, each.seed)) for each in seeded)
     return f"{planned.line}\n{_cost(planned, planned.configs[-1], len(seeded), done)}Folder: {folder}"
 
 

@@ -14,6 +14,7 @@ from sepnorm.experiment.slugs import slug
 from sepnorm.files import make_folder, require_writable, write_text
 from sepnorm.report.diagnosis import finite
 from sepnorm.training.devices import check_device
+from sepnorm.training.notation import names_in
 
 Progress = Callable[[int, int | None], None]
 
@@ -33,12 +34,12 @@ class Task:
     """
 
     data: str | None
-    on: Sequence[str]  # names of probes or sets; empty for the domain's default
-    pooling: str  # as ``--pooling`` names them; empty for the domain's default
+    on: Sequence[str]
+    pooling: str
     column: str | None
     label: str | None
     folder: Path
-    progress: Callable[[str], Progress | None]  # from the name of a part to a function that receives its progress
+    progress: Callable[[str], Progress | None]
 
     def poolings(self, default: tuple[str, ...]) -> tuple[str, ...]:
         """The poolings to use.
@@ -101,14 +102,13 @@ def evaluate(
     Raises:
         SepNormError: if the model, the data or an argument cannot be used.
     """
-    names = [name.strip() for name in on.split(",") if name.strip()]
     check_evaluation(target, data, pooling)
     check_device(device)
     encoder = open_encoder(target)
     folder = folder or default_folder(target)
     require_writable(folder)
     encoder.to_device(device)
-    task = Task(data, names, pooling, column, label, folder, progress or (lambda what: None))
+    task = Task(data, names_in(on), pooling, column, label, folder, progress or (lambda what: None))
     found = open_domain(encoder.kind).evaluate(encoder, task)
     make_folder(folder)
     write_text(folder / "results.json", json.dumps(finite(asdict(found)), indent=1))

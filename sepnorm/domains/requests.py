@@ -10,7 +10,7 @@ from sepnorm.data.vectors import EmbeddingFile
 from sepnorm.domains.targets import find_model
 from sepnorm.errors import SepNormError, require_known
 from sepnorm.files import require_writable
-from sepnorm.training.notation import check_sites, norm_name
+from sepnorm.training.notation import check_sites, names_in, norm_name
 
 #: Ways to turn tokens into one vector: the keys of ``sepnorm.pooling.registry.POOLINGS``, known here without torch.
 POOLINGS = ("cls", "mean", "cls+mean", "moments")
@@ -43,8 +43,7 @@ def check_embedding(model: str, data: str, out: Path, pooling: str) -> None:
 
 def poolings_of(said: str) -> tuple[str, ...]:
     """The poolings that ``--pooling`` of ``evaluate`` names: a list with commas, ``both`` (cls and mean) or ``all``."""
-    names = [name.strip() for name in said.split(",") if name.strip()]
-    found = [each for name in names for each in _SEVERAL.get(name, (name,))]
+    found = [each for name in names_in(said) for each in _SEVERAL.get(name, (name,))]
     return tuple(dict.fromkeys(require_known("pooling", name, (*POOLINGS, *_SEVERAL)) for name in found))
 
 
@@ -62,9 +61,7 @@ def check_conversion(model: str, data: str, out: Path, norm: str, sites: str) ->
     """Refuses arguments of ``convert`` that cannot work."""
     norm_name(norm)
     check_sites(sites)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SepNormError(f"{out} already exists and is not empty: choose a new folder with --out.")
-    require_writable(out)
+    _require_new(out)
     find_model(model)
     require_here(data)
 
@@ -98,9 +95,7 @@ def check_healing(
     target: str, data: str | None, test: str | None, column: str | None, label: str | None, out: Path
 ) -> None:
     """Refuses arguments of ``heal`` that cannot work."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SepNormError(f"{out} already exists and is not empty: choose a new folder with --out.")
-    require_writable(out)
+    _require_new(out)
     if is_vectors(target):
         for given, name in ((data, "--data"), (test, "--test")):
             if given is not None:
@@ -110,6 +105,13 @@ def check_healing(
     if test is not None:
         require_here(test, "file")
     check_diagnosis(target, data, column, label, None)
+
+
+def _require_new(folder: Path) -> None:
+    """Refuses a folder that holds something, or that cannot be written to."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SepNormError(f"{folder} already exists and is not empty: choose a new folder with --out.")
+    require_writable(folder)
 
 
 def check_export(model: str, out: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sepnorm._version import __version__
-from sepnorm.errors import SepNormError
 from sepnorm.experiment.decisions import Decision, decide, default_margin
 from sepnorm.experiment.intervals import Difference, Interval, difference, interval
 from sepnorm.experiment.launcher_settings import parse_launcher
@@ -18,9 +17,9 @@ from sepnorm.experiment.launchers import Job, Watch, run_jobs
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Recipe
 from sepnorm.experiment.sequential import FIRST
-from sepnorm.experiment.slugs import slug
+from sepnorm.experiment.slugs import run_folder
 from sepnorm.files import intact, read_json
-from sepnorm.training.configs import ArmConfig
+from sepnorm.training.configs import ArmConfig, arm_names
 
 
 @dataclass(eq=False)
@@ -241,10 +240,8 @@ def compare(
     ``watch`` receives their progress. With ``adaptive``, seeds are added, all arms of a seed together, until every arm
     is decided; ``seeds`` is then the largest set.
     """
-    names = [config.arm for config in configs]
-    if len(set(names)) < len(names):
-        raise SepNormError(f"arms must differ, found {', '.join(names)}.")
-    every = {seed: {name: folder / "runs" / f"{slug(name)}-seed{seed}" for name in names} for seed in seeds}
+    names = arm_names(configs)
+    every = {seed: {name: run_folder(folder, name, seed) for name in names} for seed in seeds}
 
     def read(count: int) -> Comparison:
         """The comparison of the first ``count`` seeds."""
@@ -272,9 +269,8 @@ def compare(
 
     if watch is not None:
         watch.expect(names, list(seeds))
-    if (
-        adaptive and parse_launcher(launcher)[0] == "submitit"
-    ):  # a queue takes all jobs at once: submit the arms of one seed at a time
+    if adaptive and parse_launcher(launcher)[0] == "submitit":
+        # a queue takes all jobs at once: submit the arms of one seed at a time
         for wave in batched_by(jobs(), lambda job: max(job.config.seed, FIRST - 1)):
             run_jobs(wave, launcher, watch)
     else:

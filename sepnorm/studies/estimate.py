@@ -9,7 +9,7 @@ from typing import Any
 from sepnorm.domains import open_domain
 from sepnorm.experiment.estimate import cost_of, measure
 from sepnorm.experiment.runs import finished, using_threads
-from sepnorm.experiment.slugs import slug
+from sepnorm.experiment.slugs import run_folder
 from sepnorm.studies.parts import Part, configs_of
 
 
@@ -21,9 +21,7 @@ def estimate(parts: Sequence[Part], given: Mapping[str, Any], folder: Path) -> t
     for part in parts:
         base, configs = configs_of(part, given)
         seeded = [config.changed({"seed": seed}) for config in configs for seed in range(part.seeds)]
-        done = sum(
-            finished(each, folder / part.folder / "runs" / f"{slug(each.arm)}-seed{each.seed}") for each in seeded
-        )
+        done = sum(finished(each, run_folder(folder / part.folder, each.arm, each.seed)) for each in seeded)
         # the size of a model does not depend on its data
         alike = configs[-1].changed({"data": "", "seed": 0}).model_dump_json()
         if alike not in measured:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sepnorm.errors import SepNormError, require_known
 from sepnorm.training.notation import check_sites, norm_name, parse_arm
 
-__all__ = ["ArmConfig", "RunConfig", "build", "check_keys", "parse_arm", "parse_changes", "preset"]
+__all__ = ["ArmConfig", "RunConfig", "arm_names", "build", "check_keys", "parse_arm", "parse_changes", "preset"]
 
 
 class ArmConfig(BaseModel):
@@ -104,6 +104,14 @@ class RunConfig(ArmConfig):
         """Number of optimizer steps of a run on ``samples`` samples."""
         batches = self.epochs * max(1, samples // min(self.batch_size, samples))
         return min(math.ceil(batches / self.accumulation), self.max_steps or batches)
+
+
+def arm_names(configs: Sequence[ArmConfig]) -> list[str]:
+    """Names of the arms of a comparison; two of the same name are refused."""
+    names = [config.arm for config in configs]
+    if len(set(names)) < len(names):
+        raise SepNormError(f"arms must differ, found {', '.join(names)}.")
+    return names
 
 
 def build(cls: type[Any], values: Mapping[str, Any]) -> Any:

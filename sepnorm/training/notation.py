@@ -24,6 +24,15 @@ _MEANT = {
 _ALIKE = 0.75  # similarity of a word to a site's name above which it is a typing error; a norm may be called final_norm
 
 
+def names_in(text: str) -> list[str]:
+    """The names in a list that is separated by commas.
+
+    >>> names_in("cls, mean,")
+    ['cls', 'mean']
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def norm_name(text: str) -> str:
     """Normalises the notation of a norm to the paper's.
 

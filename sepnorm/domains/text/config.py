@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from sepnorm.errors import SepNormError
 from sepnorm.training.configs import RunConfig
+from sepnorm.training.notation import names_in
 
 
 class TextConfig(RunConfig):
@@ -60,7 +61,7 @@ class TextConfig(RunConfig):
     @property
     def sets(self) -> list[str]:
         """Names of the evaluation sets and groups."""
-        return [name.strip() for name in (self.on or ("sts" if self.test else "lee")).split(",") if name.strip()]
+        return names_in(self.on or ("sts" if self.test else "lee"))
 
 
 _WIKIPEDIA, _INFERENCE = "sentence-transformers/wikipedia-en-sentences", "sentence-transformers/nli-for-simcse:triplet"
