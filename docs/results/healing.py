@@ -26,8 +26,7 @@ from torch import Tensor
 
 from sepnorm import heal
 from sepnorm.domains.healing.choice import Scored, by_hits, by_ranks
-from sepnorm.domains.healing.scoring import nearest_votes
-from sepnorm.domains.probes import whitened
+from sepnorm.domains.probes import nearest_votes, whitened
 
 SENTENCES = 3000
 

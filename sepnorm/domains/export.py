@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.domains.encoders import Encoded, Encoder, open_encoder
-from sepnorm.domains.healing.maps import FILE, load_map
+from sepnorm.domains.healing.maps import FILE, healed_vectors, load_map
 from sepnorm.domains.healing.models import HealedImageBody, HealedTextBody
 from sepnorm.domains.requests import check_export
 from sepnorm.domains.targets import find_model
@@ -135,9 +135,7 @@ def _difference(
     tokens = torch.from_numpy(found[1])[:, -encoded.tokens.shape[1] :]
     gap = max(gap, float((tokens - encoded.tokens)[encoded.keep].abs().max()))
     if healed is not None:
-        cls, mean = encoded.pooled("cls"), encoded.pooled("mean")
-        pooled = {"cls": cls, "mean": mean, "sum": cls + mean}[healed[1]]
-        gap = max(gap, float((torch.from_numpy(found[2]) - healed[0](pooled)).abs().max()))
+        gap = max(gap, float((torch.from_numpy(found[2]) - healed_vectors(encoded, *healed)).abs().max()))
     if not gap <= _TOLERANCE * max(1.0, float(encoded.cls.abs().max())):
         raise SepNormError(
             f"the outputs of the exported model differ from those of {encoder.name} by {gap:.2g}, so it was not written: try "

@@ -47,9 +47,7 @@ class Split:
 
 
 def choosing(labels: Tensor) -> Tensor:
-    """Mask (count,) of the training samples that choose hyper-parameters: one in five of each class, in any order of
-    the data.
-    """
+    """Mask (count,) of the training samples that choose hyper-parameters: one in five of each class."""
     found = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         found[(labels == label).nonzero()[1::_HELD_OUT, 0]] = True  # never all of a class
@@ -141,16 +139,25 @@ def linear_probes(split: Split, standardise: Sequence[bool], tolerance: float = 
 
 
 def knn_probe(split: Split, k: int = _NEIGHBOURS) -> float:
-    """Accuracy of the k nearest training samples by cosine, with weights exp(cosine / 0.07) (Wu et al., CVPR 2018)."""
-    train, test = F.normalize(split.train.float(), dim=1), F.normalize(split.test.float(), dim=1)
-    k = min(k, len(train))
+    """Accuracy of ``nearest_votes``."""
     classes, numbers = split.train_labels.unique(return_inverse=True)
-    right = 0
-    for rows, labels in zip(test.split(_SCORED), split.test_labels.split(_SCORED), strict=True):
-        cosines, nearest = (rows @ train.T).topk(k, dim=1)
-        votes = torch.zeros(len(rows), len(classes)).scatter_add_(1, numbers[nearest], (cosines / _TEMPERATURE).exp())
-        right += int((classes[votes.argmax(1)] == labels).sum())
-    return right / len(test)
+    found = classes[nearest_votes(split.train, numbers, split.test, k)]
+    return int((found == split.test_labels).sum()) / len(found)
+
+
+def nearest_votes(train: Tensor, labels: Tensor, test: Tensor, k: int = _NEIGHBOURS) -> Tensor:
+    """The class (test,) by the votes of the k nearest ``train`` (count, dim) by cosine.
+
+    ``labels`` (count,) are class indices. A vote weighs exp(cosine / 0.07) (Wu et al., CVPR 2018).
+    """
+    train, test = F.normalize(train.float(), dim=1), F.normalize(test.float(), dim=1)
+    found = []
+    for rows in test.split(_SCORED):
+        cosines, nearest = (rows @ train.T).topk(min(k, len(train)), dim=1)
+        votes = torch.zeros(len(rows), int(labels.max()) + 1)
+        votes.scatter_add_(1, labels[nearest], (cosines / _TEMPERATURE).exp())
+        found.append(votes.argmax(1))
+    return torch.cat(found)
 
 
 def centred(fitted: Tensor, rows: Tensor) -> Tensor:

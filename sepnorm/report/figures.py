@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _SYMBOLS = ("circle", "square", "triangle-up")  # distinguish labels with the same colour
 _GROUPS = 20  # labels with their own style
 _BINS = 80
+_PAIRS = 20_000  # random pairs of a histogram of cosines
 _ROUNDING = 1e-6  # relative to the largest singular value: a zero in float32
 _CLIFF = 0.1  # a last singular value below this times the previous one is the zero of a trained LayerNorm
 
@@ -152,17 +153,22 @@ def components(
 
 def cosines(values: Mapping[str, Tensor]) -> Any:
     """Histogram of cosines of random pairs of rows (count, dim)."""
-    found = {}
-    for name, rows in values.items():
-        unit = torch.nn.functional.normalize(rows.float(), dim=1)
-        generator = torch.Generator().manual_seed(0)
-        first = torch.randint(len(unit), (20_000,), generator=generator)
-        second = (first + torch.randint(1, max(len(unit), 2), (20_000,), generator=generator)) % len(unit)
-        found[name] = (unit[first] * unit[second]).sum(1)
+    found = {name: random_cosines(rows) for name, rows in values.items()}
     title = "Cosines of random pairs: healthy embeddings lie around 0, a narrow cone near 1"
-    caption = "Distribution of the cosine (no unit) of 20,000 random pairs of vectors: the area below each line is 1."
+    caption = (
+        f"Distribution of the cosine (no unit) of {_PAIRS:,} random pairs of vectors: the area below each line is 1."
+    )
     low = min(float(value.min()) for value in found.values())
     return histogram(title, "cosine", found, (max(-1.0, min(low, 0.0) - 0.05), 1.0), caption)
+
+
+def random_cosines(rows: Tensor) -> Tensor:
+    """Cosines (pairs,) of random pairs of different rows (count, dim)."""
+    unit = torch.nn.functional.normalize(rows.float(), dim=1)
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randint(len(unit), (_PAIRS,), generator=generator)
+    second = (first + torch.randint(1, max(len(unit), 2), (_PAIRS,), generator=generator)) % len(unit)
+    return (unit[first] * unit[second]).sum(1)
 
 
 def layer_curves(layers: Mapping[str, Sequence[SiteStatistics]]) -> list[Any]:

@@ -31,7 +31,7 @@ from sepnorm.training.devices import check_device
 #: Default number of samples that a model is run on.
 MODEL_SAMPLES = 5000
 _MEASURED = 3000  # samples for a verdict
-_HOW = {
+_MEASURES = {
     "labels": "accuracy of nearest neighbours, in five folds",
     "pairs": "Spearman's correlation with the ratings of pairs",
     "views": "how often one view of a sample finds its other view, in five folds",
@@ -65,9 +65,9 @@ class Healing:
     target: str
     data: str | None
     count: int
-    how: str  # labels, pairs, views, verdict or asked
+    how: str
     chosen: str
-    pooling: str  # cls, mean or sum; empty for bare vectors
+    pooling: str
     map: LinearMap
     scored: list[Scored]
     before: list[Threshold]
@@ -92,6 +92,11 @@ class Healing:
     def changed(self) -> bool:
         """Whether a map or another pooling was chosen."""
         return self.map.name != "nothing" or self.pooling != self.source.own
+
+    @property
+    def measure(self) -> str:
+        """What decided, in words."""
+        return _MEASURES[self.how]
 
     @property
     def title(self) -> str:
@@ -122,7 +127,7 @@ class Healing:
                 "pooling": self.pooling,
                 "changed": self.changed,
                 "chosen_by": self.how,
-                "measure": _HOW[self.how],
+                "measure": self.measure,
                 "candidates": [asdict(each) | {"better": each.better} for each in self.scored],
                 "thresholds": {"before": [asdict(t) for t in self.before], "after": [asdict(t) for t in self.after]},
                 "verdict": {"before": asdict(self.verdicts[0]), "after": asdict(self.verdicts[1])},
@@ -131,10 +136,10 @@ class Healing:
         )
 
     def __str__(self) -> str:
-        lines = [f"{self.target}: {self.title}, by {_HOW[self.how]}"]
+        lines = [f"{self.target}: {self.title}, by {self.measure}"]
         lines += [f"  {each}" for each in self.scored]
-        for rate, (old, new) in {o.rate: (o, n) for o, n in zip(self.before, self.after, strict=False)}.items():
-            lines.append(f"  one in {rate:,} unrelated pairs is above {_span(old)}, healed {_span(new)}")
+        for old, new in zip(self.before, self.after, strict=False):
+            lines.append(f"  one in {old.rate:,} unrelated pairs is above {old}, healed {new}")
         return "\n".join([*lines, *self.notes])
 
     def save(self, folder: str | Path) -> Path:
@@ -149,10 +154,6 @@ class Healing:
         from sepnorm.domains.healing.writing import write_healing
 
         return write_healing(self, Path(folder))
-
-
-def _span(threshold: Threshold) -> str:
-    return f"{threshold.value:.3f} ({threshold.low:.3f} to {threshold.high:.3f})"
 
 
 def heal(

@@ -35,13 +35,14 @@ def load_map(folder: str | Path) -> tuple[LinearMap, str]:
 def healed_pooling(folder: str | Path) -> Callable[[Encoded], Tensor]:
     """A function from hidden states to healed vectors (batch, out), by the map in a folder."""
     found, pooling = load_map(folder)
+    return lambda encoded: healed_vectors(encoded, found, pooling)
 
-    def pool(encoded: Encoded) -> Tensor:
-        if pooling == "sum":
-            return found(encoded.pooled("cls") + encoded.pooled("mean"))
-        return found(encoded.pooled(pooling))
 
-    return pool
+def healed_vectors(encoded: Encoded, found: LinearMap, pooling: str) -> Tensor:
+    """Healed vectors (batch, out): the map of a pooling, ``cls``, ``mean`` or ``sum`` of both."""
+    if pooling == "sum":
+        return found(encoded.pooled("cls") + encoded.pooled("mean"))
+    return found(encoded.pooled(pooling))
 
 
 def write_map(path: Path, found: LinearMap, pooling: str) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from sepnorm.report import figures
@@ -17,7 +16,6 @@ from sepnorm.report.page import Section, table, write_page
 if TYPE_CHECKING:
     from sepnorm.domains.healing.healing import Healing
 
-_PAIRS = 20_000
 _SHOWN, _NEIGHBOURS = 6, 3
 
 
@@ -47,8 +45,6 @@ def write_page_of(healing: Healing, path: Path) -> Path:
 
 
 def _lead(healing: Healing) -> str:
-    from sepnorm.domains.healing.healing import _HOW
-
     best = next((each for each in healing.scored if each.name == healing.title), None)
     gain = f" {best.difference:+.4f} ± {best.half:.4f} beside nothing." if best is not None and healing.changed else ""
     said = healing.title if healing.changed else "Nothing is better than to leave the vectors as they are"
@@ -56,7 +52,7 @@ def _lead(healing: Healing) -> str:
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in healing.notes)
     return (
         f'<div class="verdict {"healthy" if healing.changed else ""}"><p><strong>{html.escape(said)}</strong></p>'
-        f"<p>Chosen by {html.escape(_HOW[healing.how])}.{html.escape(gain)}</p></div>"
+        f"<p>Chosen by {html.escape(healing.measure)}.{html.escape(gain)}</p></div>"
         f"<p>Verdict before: {html.escape(before.title)}. After: {html.escape(after.title)}. A better verdict is "
         "no better score.</p>"
         f'<p class="quiet">{html.escape(healing.target)}, {healing.count:,} samples.</p>'
@@ -65,10 +61,7 @@ def _lead(healing: Healing) -> str:
 
 
 def _thresholds(healing: Healing) -> str:
-    rows = [
-        [f"{old.rate:,}", *(f"{t.value:.3f} ({t.low:.3f} to {t.high:.3f})" for t in (old, new))]
-        for old, new in zip(healing.before, healing.after, strict=False)
-    ]
+    rows = [[f"{old.rate:,}", str(old), str(new)] for old, new in zip(healing.before, healing.after, strict=False)]
     return (
         "<p>The cosine that unrelated pairs of these data exceed once in so many times, with a 95 % interval: a threshold on "
         "similarity belongs above it.</p>" + table(["once in", "before", "after"], rows)
@@ -80,19 +73,11 @@ def _cosines(healing: Healing) -> list[object]:
     known = _known(healing)
     shown = []
     for number, (name, rows) in enumerate((("before", before), ("after", after))):
-        found = {"random pairs": _random_cosines(rows)}
+        found = {"random pairs": figures.random_cosines(rows)}
         if known is not None:
             found[known[0]] = known[1][number]
         shown.append(figures.histogram(f"Cosines {name}", "cosine", found, (-0.6, 1.0)))
     return shown
-
-
-def _random_cosines(rows: Tensor) -> Tensor:
-    unit = F.normalize(rows.float(), dim=1)
-    generator = torch.Generator().manual_seed(0)
-    first = torch.randint(len(unit), (_PAIRS,), generator=generator)
-    second = (first + torch.randint(1, len(unit), (_PAIRS,), generator=generator)) % len(unit)
-    return (unit[first] * unit[second]).sum(1)
 
 
 def _known(healing: Healing) -> tuple[str, tuple[Tensor, Tensor]] | None:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from sepnorm.domains.healing.candidates import Candidate
 from sepnorm.domains.healing.choice import FOLDS, fold_of
+from sepnorm.domains.probes import nearest_votes
 from sepnorm.geometry.linear_maps import LinearMap, Moments
 
-_NEIGHBOURS, _TEMPERATURE = 20, 0.07  # as in the kNN probe
 _BLOCK = 1024
 #: Largest number of samples for a choice.
 SCORED = 5000
@@ -84,15 +84,3 @@ def _mapped(
         (number, found(rows[candidate.pooling]))
         for number, (candidate, found) in enumerate(zip(tried, maps, strict=True))
     ]
-
-
-def nearest_votes(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
-    """The class (test,) by the votes of the nearest ``train`` (count, dim), weighted as in the kNN probe."""
-    train, test = F.normalize(train.float(), dim=1), F.normalize(test.float(), dim=1)
-    k, classes = min(_NEIGHBOURS, len(train)), int(labels.max()) + 1
-    found = []
-    for part in test.split(_BLOCK):
-        cosines, nearest = (part @ train.T).topk(k, dim=1)
-        votes = torch.zeros(len(part), classes).scatter_add_(1, labels[nearest], (cosines / _TEMPERATURE).exp())
-        found.append(votes.argmax(1))
-    return torch.cat(found)

@@ -24,13 +24,15 @@ class Threshold:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
 
 def thresholds(rows: Tensor, labels: Tensor | None = None, seed: int = 0) -> list[Threshold]:
-    """Thresholds for vectors (samples, dim). Pairs are unrelated if their labels, or without labels their vectors,
-    differ.
+    """Thresholds for vectors (samples, dim).
 
-    The interval comes from resampled vectors, since pairs that share one are not independent. A rate that fewer than
-    ten pairs would exceed is left out.
+    Pairs are unrelated if their labels differ, or without labels their vectors. The interval comes from resampled
+    vectors, since pairs that share one are not independent. A rate that fewer than ten pairs would exceed is left out.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=generator)[:_ROWS]
@@ -46,13 +48,13 @@ def thresholds(rows: Tensor, labels: Tensor | None = None, seed: int = 0) -> lis
     kept = min(count, 4 * count // RATES[0] + 1)
     top, order = cosines.topk(kept)
     first, second = first[order], second[order]
-    found = []
     drawn = torch.stack(
         [
             torch.bincount(torch.randint(len(unit), (len(unit),), generator=generator), minlength=len(unit))
             for _ in range(_RESAMPLES)
         ]
     ).double()
+    found = []
     for rate in RATES:
         if count < _EXPECTED * rate:
             continue
