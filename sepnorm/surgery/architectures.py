@@ -12,7 +12,7 @@ from torch import nn
 
 from sepnorm.errors import SepNormError, one_line
 from sepnorm.layer import TokenNorm
-from sepnorm.surgery.families import is_timm, is_transformers
+from sepnorm.surgery.families import is_sentence_transformers, is_timm, is_transformers
 from sepnorm.surgery.leading_tokens import give_leading_tokens
 from sepnorm.surgery.opening.models import fresh_sentence_transformer, fresh_transformer, without_bars
 from sepnorm.surgery.opening.own_models import own_class
@@ -21,12 +21,10 @@ from sepnorm.surgery.opening.timm_settings import fresh_timm
 
 def library_of(model: nn.Module) -> str:
     """The library that can build the model from a file; ``torch`` if none can."""
-    module = type(model).__module__
-    if module.startswith("sentence_transformers."):
+    if is_sentence_transformers(model):
         return "sentence-transformers"
-    if is_transformers(model) and (
-        module.startswith("transformers.") or own_class(type(model).__name__) is type(model)
-    ):
+    its_own = type(model).__module__.startswith("transformers.")
+    if is_transformers(model) and (its_own or own_class(type(model).__name__) is type(model)):
         return "transformers"
     if is_timm(model) and _timm_architecture(model):
         return "timm"

@@ -39,9 +39,14 @@ def is_timm(module: nn.Module) -> bool:
     return type(module).__module__.startswith("timm.") and hasattr(module, "forward_features")
 
 
+def is_sentence_transformers(module: nn.Module) -> bool:
+    """Whether the module is a model of sentence-transformers, or a part of one that the library wrote."""
+    return type(module).__module__.startswith("sentence_transformers.")
+
+
 def is_sentence_module(module: nn.Module) -> bool:
     """Whether sentence-transformers runs an encoder in it by ``forward``, which skips hooks on the encoder."""
-    return type(module).__module__.startswith("sentence_transformers.") and any(map(is_transformers, module.children()))
+    return is_sentence_transformers(module) and any(map(is_transformers, module.children()))
 
 
 def is_torch_encoder(module: nn.Module) -> bool:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from sepnorm.domains.encoders import Encoder
 from sepnorm.errors import SepNormError
 from sepnorm.geometry.linear_maps import LinearMap
+from sepnorm.surgery.families import is_sentence_transformers, is_transformers
+from sepnorm.surgery.opening.models import open_model
 
 
 def own_pooling(encoder: Encoder) -> str:
@@ -26,7 +28,7 @@ def own_pooling(encoder: Encoder) -> str:
 
 def sentence_parts(model: Any) -> list[Any] | None:
     """Transformer, Pooling and optionally Normalize of a ``SentenceTransformer``; None for any other model."""
-    if type(model).__module__.partition(".")[0] != "sentence_transformers":
+    if not is_sentence_transformers(model):
         return None
     parts = list(model)
     names = [type(part).__name__ for part in parts]
@@ -38,9 +40,7 @@ def sentence_parts(model: Any) -> list[Any] | None:
 
 
 def healed_parts(parts: list[Any], found: LinearMap, pooling: str) -> list[Any]:
-    """The modules of a sentence encoder with a ``Dense`` after the pooling; for the sum it takes [CLS] and mean
-    together.
-    """
+    """The modules of a sentence encoder with a ``Dense`` after the pooling, which for the sum takes both vectors."""
     from sentence_transformers.base.modules.dense import Dense
     from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -60,12 +60,9 @@ def healed_parts(parts: list[Any], found: LinearMap, pooling: str) -> list[Any]:
 
 def write_sentence_encoder(target: str, folder: Path, found: LinearMap, pooling: str) -> bool:
     """Writes a folder that ``SentenceTransformer(folder)`` opens; returns False for a model that does not fit."""
-    from sepnorm.surgery.families import is_transformers
-    from sepnorm.surgery.opening.models import open_model
-
     if target.startswith("timm:") or (Path(target) / "sepnorm.json").is_file():
         return False
-    model = open_model(target, False).model
+    model = open_model(target).model
     parts = sentence_parts(model)
     if parts is None:
         if not is_transformers(model) or model.main_input_name != "input_ids":

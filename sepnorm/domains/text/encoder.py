@@ -14,7 +14,7 @@ from sepnorm.data.records import LeftOut, Record, read_texts
 from sepnorm.domains.encoders import Body, Encoded, Encoder, Exportable
 from sepnorm.errors import SepNormError
 from sepnorm.surgery import model_call as feed
-from sepnorm.surgery.families import encoder_of, is_transformers
+from sepnorm.surgery.families import encoder_of, is_sentence_transformers, is_transformers
 from sepnorm.surgery.opening.models import open_tokeniser
 
 _LONGEST = 256  # largest number of tokens of a text
@@ -28,17 +28,13 @@ _TEXTS = [
 
 def wrap(target: str, model: Any, source: Path) -> TextEncoder | None:
     """Wraps a text encoder with its tokeniser; None if the model takes no text."""
-    if is_sentence_transformer(model):
+    if is_sentence_transformers(model):
         prepare = model.preprocess if hasattr(model, "preprocess") else model.tokenize
         model.max_seq_length = min(model.max_seq_length or _LONGEST, _LONGEST)
         return TextEncoder(target, model, prepare)
     if is_transformers(model) and model.main_input_name == "input_ids":
         return TextEncoder(target, model, _tokeniser(target, model, source))
     return None
-
-
-def is_sentence_transformer(model: Any) -> bool:
-    return type(model).__module__.partition(".")[0] == "sentence_transformers"
 
 
 def _tokeniser(target: str, model: Any, folder: Path) -> Tokenised:

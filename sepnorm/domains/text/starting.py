@@ -15,10 +15,10 @@ from torch import nn
 
 from sepnorm.domains.encoders import open_encoder
 from sepnorm.domains.text.config import PRESETS, TextConfig
-from sepnorm.domains.text.encoder import is_sentence_transformer
 from sepnorm.domains.text.masked import Predictor, pretrained_predictor, scratch_predictor
 from sepnorm.domains.text.tokens import train_wordpiece
 from sepnorm.errors import SepNormError
+from sepnorm.surgery.families import is_sentence_transformers
 from sepnorm.training.arm_norms import give_norms
 
 #: SHA-256 of the weights of all-MiniLM-L6-v2.
@@ -128,7 +128,7 @@ def _inside(name: str, opened: Any) -> tuple[Any, Any]:
     """The transformers model and its tokeniser, also from inside a sentence-transformers model."""
     if opened.kind != "text":
         raise SepNormError(f"{name} takes {opened.kind}: sentences need a text encoder.")
-    if not is_sentence_transformer(opened.model):
+    if not is_sentence_transformers(opened.model):
         return opened.model, opened.prepare.tokenizer
     encoder: nn.Module | None = getattr(opened.model[0], "auto_model", None)
     if encoder is None:
