@@ -14,13 +14,14 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sepnorm.errors import SepNormError, is_of_full_disk, one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+T = TypeVar("T")
 #: Exceptions that libraries raise when they read a damaged file.
 DAMAGE: tuple[type[Exception], ...] = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError,
@@ -31,14 +32,18 @@ DAMAGE: tuple[type[Exception], ...] = (
 LARGE, PACKED = (2**28, 100)
 
 
-def write_whole(path: Path, write: Callable[[str], Any]) -> None:
-    """Writes a file atomically: under a temporary name, flushed to disk, then renamed over the old file."""
+def write_whole(path: Path, write: Callable[[str], T]) -> T:
+    """Writes a file atomically: under a temporary name, flushed to disk, then renamed over the old file.
+
+    Returns what ``write`` returned.
+    """
     scratch = path.with_name(f".sepnorm-{secrets.token_hex(8)}")  # not the pid, which repeats across containers
     try:
-        write(str(scratch))
+        written = write(str(scratch))
         sync(scratch)
         os.replace(scratch, path)
         sync(path.parent)
+        return written
     finally:
         scratch.unlink(missing_ok=True)
 

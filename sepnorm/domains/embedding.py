@@ -85,10 +85,9 @@ def write_embeddings(
     records = encoder.read_in_order(data, column, split, left_out)
     rows = _reported(_vectors(encoder, records, pool, batch_size, data), progress)
     make_folder(out.parent)
-    shape: list[tuple[int, int]] = []
     write = _write_parquet if out.suffix.lower() == ".parquet" else _write_npy
-    write_whole(out, lambda scratch: shape.append(write(scratch, rows)))
-    return Written(*shape[0], left_out.count)
+    count, dim = write_whole(out, lambda scratch: write(scratch, rows))
+    return Written(count, dim, left_out.count)
 
 
 def _vectors(
@@ -131,9 +130,7 @@ def _write_npy(path: str, parts: Iterator[tuple[list[Record], Tensor]]) -> tuple
 
 
 def _write_parquet(path: str, parts: Iterator[tuple[list[Record], Tensor]]) -> tuple[int, int]:
-    """Writes the columns ``name``, ``label`` (if the first records have labels) and ``embedding`` (lists of fixed
-    size).
-    """
+    """Writes the columns ``name``, ``label`` and ``embedding`` (lists of fixed size); no labels if the first lack them."""
     import pyarrow
     import pyarrow.parquet
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sepnorm.arguments import require_module
 from sepnorm.errors import SepNormError, SepNormWarning, one_line, printable
-from sepnorm.files import write_whole, writing
+from sepnorm.files import write_text, write_whole, writing
 from sepnorm.layer import TokenNorm
 from sepnorm.surgery.architectures import build_architecture, library_of, write_architecture
 from sepnorm.surgery.config_trace import write_trace
@@ -77,7 +77,7 @@ def save(model: nn.Module, folder: str | Path) -> Path:
             "aliases": aliases,
         }
         write_whole(folder / WEIGHTS, lambda path: st.save_file(tensors, path, metadata={"format": "pt"}))
-    write_whole(folder / DESCRIPTION, lambda path: Path(path).write_text(json.dumps(description, indent=1)))
+    write_text(folder / DESCRIPTION, json.dumps(description, indent=1))
     return folder
 
 
