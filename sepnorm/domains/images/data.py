@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import zlib
 from collections.abc import Iterable, Iterator
@@ -14,9 +13,8 @@ import torch
 from torch import Tensor
 
 from sepnorm.data.records import Record, read_images
-from sepnorm.domains.images.places import HELD_OUT, KNOWN, idx_files, is_for_training, split_folders
+from sepnorm.domains.images.places import HELD_OUT, KNOWN, idx_files, is_for_training, open_idx, split_folders
 from sepnorm.errors import SepNormError, tell_limit
-from sepnorm.files import require_file
 
 _UNKNOWN = "the test images have classes that the training images do not have, such as {!r}."
 _MOST_PACKED = 1032  # largest compression ratio of gzip
@@ -214,16 +212,13 @@ def _from_idx(images: Path, labels: Path, side: int, channels: int, classes: lis
 
 def _idx(path: Path) -> Tensor:
     """Reads an IDX file: two zero bytes, type, number of dimensions, dimensions, values."""
-    require_file(path)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        with open_idx(path) as file:
             head = file.read(4)
             if len(head) < 4 or head[:3] != b"\0\0\x08":
                 raise SepNormError(f"{path} is no IDX file of bytes.")
             shape = [int.from_bytes(file.read(4), "big") for _ in range(head[3])]
-            count = 1
-            for size in shape:
-                count *= size
+            count = math.prod(shape)
             if count > path.stat().st_size * _MOST_PACKED:
                 raise SepNormError(f"{path} is cut short: it promises {count} values in {path.stat().st_size} bytes.")
             values = file.read(count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import zlib
 from collections.abc import Iterator, Sequence
@@ -23,9 +22,9 @@ from sepnorm.data.records import (
     said,
 )
 from sepnorm.data.tables import TABLES, parquet_batches, suffix_of, unreadable
-from sepnorm.domains.images.places import HELD_OUT, KNOWN, idx_files, is_for_training, split_folders
+from sepnorm.domains.images.places import HELD_OUT, KNOWN, idx_files, is_for_training, open_idx, split_folders
 from sepnorm.errors import SepNormError
-from sepnorm.files import regular_files, require_file
+from sepnorm.files import regular_files
 
 _HEADERS = 48  # images whose headers are read
 _COUNTED = 100_000  # rows of a table that are counted
@@ -159,9 +158,8 @@ def _header(content: Any) -> tuple[tuple[int, int], str]:
 
 def _idx_shape(path: Path) -> tuple[int, int, int]:
     """Number, height and width of images, from the header of an IDX file."""
-    require_file(path)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        with open_idx(path) as file:
             head = file.read(16)
     except (OSError, EOFError, zlib.error) as error:
         raise SepNormError(f"{path} cannot be read: {error}.") from error
@@ -174,9 +172,9 @@ def _idx_shape(path: Path) -> tuple[int, int, int]:
 def _idx_classes(path: Path) -> tuple[str, ...] | None:
     """The classes in an IDX file of labels; None if it cannot be read, which is reported on loading."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        with open_idx(path) as file:
             return tuple(map(str, sorted(set(file.read(_COUNTED)[8:]))))
-    except (OSError, EOFError, zlib.error):
+    except (SepNormError, OSError, EOFError, zlib.error):
         return None
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
 from sepnorm.errors import SepNormError
+from sepnorm.files import require_file
 
 #: Short names of Hugging Face datasets: repository, splits for training and test, column of labels if unusual.
 #: ``size`` is the size of all images, if they share one.
@@ -53,6 +55,12 @@ def idx_files(folder: Path) -> list[tuple[Path, Path]] | None:
             pair.append(files[0])
         found.append((pair[0], pair[1]))
     return found
+
+
+def open_idx(path: Path) -> Any:
+    """Opens an IDX file, compressed or not, for reading bytes."""
+    require_file(path)
+    return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
 
 
 def one_class(count: int | None, name: str) -> str:

@@ -57,9 +57,7 @@ def _sts(place: str, read: Callable[[Path], Loaded], hub: str, *aliases: str) ->
 
 
 def _polarity(place: str, positive: str, negative: str, hub: Hub) -> EvaluationSet:
-    return EvaluationSet(
-        "transfer", place, lambda folder: read_polarity(folder / positive, folder / negative), hub, aliases=()
-    )
+    return EvaluationSet("transfer", place, lambda folder: read_polarity(folder / positive, folder / negative), hub)
 
 
 _IN_TWO = {"all": ("train", "test")}  # splits of the Hub's copies of sets without a split
@@ -100,9 +98,14 @@ SETS: dict[str, EvaluationSet] = {
         ),
     ),
 }
-_NAMES = {
-    re.sub(r"\W", "", alias): name for name, known in SETS.items() for alias in (name, *known.aliases)
-}  # "STS-B", "stsb" and "STSBenchmark" are the same set
+
+
+def _plain(name: str) -> str:
+    """A name in lower case without signs: ``STS-B`` and ``stsb`` are the same set."""
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+_NAMES = {_plain(alias): name for name, known in SETS.items() for alias in (name, *known.aliases)}
 
 
 def load_sets(on: Sequence[str], data: str | None = None) -> dict[str, Loaded]:
@@ -146,7 +149,7 @@ def _asked(on: Sequence[str]) -> tuple[list[str], list[str]]:
     groups: list[str] = []
     names: list[str] = []
     for asked in on:
-        plain = re.sub(r"[\W_]", "", asked.lower())
+        plain = _plain(asked)
         if plain in GROUPS:
             groups.append(plain)
         elif plain == "lee" or plain in _NAMES:
@@ -173,7 +176,7 @@ def _from_table(source: str, names: Sequence[str] = ()) -> dict[str, Loaded]:
         lots: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
             task = str(row[column])
-            lots.setdefault(_NAMES.get(re.sub(r"[\W_]", "", task.lower()), task), []).append(row)
+            lots.setdefault(_NAMES.get(_plain(task), task), []).append(row)
         return {name: _from_rows(lot, f"{name} in {source}") for name, lot in lots.items()}
     name = _told(Path(source)) or (names[0] if len(names) == 1 else Path(source).name.split(".")[0])
     return {name: _from_rows(rows, source)}
@@ -187,7 +190,7 @@ def _set_column(row: dict[str, Any]) -> str | None:
 def _told(path: Path) -> str | None:
     """Like ``_named``, with a warning if only part of the file's name matches."""
     name = _named(path)
-    if name is not None and re.sub(r"[\W_]", "", path.name.split(".")[0].lower()) not in _NAMES:
+    if name is not None and _plain(path.name.split(".")[0]) not in _NAMES:
         warnings.warn(
             f"{path} is taken for one set, {name}, by the beginning of its name: a column {' or '.join(_SET_COLUMNS)} can name "
             "several, and another file name another.",
@@ -221,8 +224,9 @@ def _from_rows(rows: list[dict[str, Any]], source: str) -> Loaded:
 
 
 def _from_folder(folder: Path, groups: Sequence[str], names: Sequence[str]) -> dict[str, Loaded]:
-    """Tables named after a set, in the folder or one below; SentEval's layout; then tables that name the set of each
-    row.
+    """Tables named after a set, then SentEval's layout, then tables that name the set of each row.
+
+    Tables may be in the folder or one below.
     """
     wanted = [name for name, known in SETS.items() if name in names or known.group in groups]
     tables = [path for path in _files(folder) if suffix_of(path) in TABLES]
