@@ -87,7 +87,7 @@ class Steps(Dataset):
     def save(self, checkpoint: Path) -> None:
         """Saves nothing: every batch can be made again from its number."""
 
-    def take_up(self, checkpoint: Path) -> None:
+    def resume(self, checkpoint: Path) -> None:
         """Restores nothing: see ``save``."""
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class StreamedSteps(Steps):
     def save(self, checkpoint: Path) -> None:
         write_places(checkpoint, [self.place])
 
-    def take_up(self, checkpoint: Path) -> None:
+    def resume(self, checkpoint: Path) -> None:
         self.go_to(read_places(checkpoint, 1)[0])
 
     def go_to(self, place: Place) -> None:

@@ -59,10 +59,10 @@ class Monitored:
             other.save(checkpoint)
         write_text(checkpoint / _KEPT, json.dumps(self.monitor.state_dict()))
 
-    def take_up(self, checkpoint: Path) -> None:
+    def resume(self, checkpoint: Path) -> None:
         """Restores the readings from a checkpoint."""
         for other in self.others:
-            other.take_up(checkpoint)
+            other.resume(checkpoint)
         if (checkpoint / _KEPT).is_file():
             self.monitor.load_state_dict(json.loads((checkpoint / _KEPT).read_text(encoding="utf-8")))
 

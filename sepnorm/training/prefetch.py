@@ -76,7 +76,7 @@ class Prefetched(Steps):
     def save(self, checkpoint: Path) -> None:
         write_places(checkpoint, self._places)
 
-    def take_up(self, checkpoint: Path) -> None:
+    def resume(self, checkpoint: Path) -> None:
         self._places = read_places(checkpoint, len(self._parts))
         for part, place in zip(self._parts, self._places, strict=True):
             part.go_to(place)

@@ -33,7 +33,7 @@ class Kept(Protocol):
 
     def save(self, checkpoint: Path) -> None: ...
 
-    def take_up(self, checkpoint: Path) -> None: ...
+    def resume(self, checkpoint: Path) -> None: ...
 
 
 class Watcher(Kept, Protocol):
@@ -66,9 +66,9 @@ def train(
     last = last_checkpoint(folder)
     watch: _Watch = trainer.watch
     if last is not None:
-        watch.take_up(read_note(last))
+        watch.resume(read_note(last))
         for each in watch.kept_with:
-            each.take_up(last)
+            each.resume(last)
     watch.begin()
     with on_interrupt(watch.stop), lost_processes(folder):
         try:
@@ -211,12 +211,10 @@ class _Watch:
         self._pending: list[float] = []  # losses of steps since the last log entry
         self._since = time.monotonic()
         self._every = max(1, steps.steps // 200)
-        self.kept_with: list[Kept] = (
-            [steps] if watcher is None else [steps, watcher]
-        )  # objects with state in checkpoints
+        self.kept_with: list[Kept] = [steps] if watcher is None else [steps, watcher]  # with state in checkpoints
         self._board: Any = None
 
-    def take_up(self, note: dict[str, Any]) -> None:
+    def resume(self, note: dict[str, Any]) -> None:
         """Restores the state of a checkpoint."""
         self.losses, self.seconds, self._pending = note["losses"], note["seconds"], note["pending"]
         self._before = self.seconds

@@ -150,7 +150,7 @@ def test_a_buffer_is_shuffled_and_used_up_before_the_next(tmp_path):
     assert found[:3].flatten().tolist() != list(range(24))
     steps.save(tmp_path)
     again = numbers(max_steps=7)
-    again.take_up(tmp_path)
+    again.resume(tmp_path)
     assert again[6]["found"].tolist() == found[6].tolist()
     with pytest.raises(SepNormError, match="cannot go back from its buffer 2 to 1"):
         again[5]
@@ -175,7 +175,7 @@ def test_settings_that_a_stream_cannot_have_are_refused(tmp_path, monkeypatch):
     steps.save(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SepNormError, match="written by 1 processes that shared a stream, and now there are 2"):
-        numbers().take_up(tmp_path)
+        numbers().resume(tmp_path)
 
 
 # ---- sentences ----------------------------------------------------------------------------------------------------------

@@ -86,12 +86,12 @@ def test_workers_share_the_samples_and_a_run_goes_on_exactly(shards, tmp_path_fa
         first.save(checkpoint)
         first.close()
         again = steps_of(shards, workers)
-        again.take_up(checkpoint)
+        again.resume(checkpoint)
         assert batches(again, range(done, 30)) == found[done:]
         again.close()
     whole.close()
     with pytest.raises(SepNormError, match=f"written by {workers} workers that shared a stream, and now there are 4"):
-        steps_of(shards, 4).take_up(checkpoint)
+        steps_of(shards, 4).resume(checkpoint)
 
 
 def test_a_buffer_is_shared_by_the_workers(shards):

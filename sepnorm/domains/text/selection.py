@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from sepnorm.files import write_whole
+from sepnorm.files import write_text, write_whole
 
 _SCORES, _WEIGHTS = "scores.json", "best.safetensors"
 
@@ -43,9 +43,9 @@ class Selection:
         from safetensors.torch import save_file
 
         write_whole(checkpoint / _WEIGHTS, lambda scratch: save_file(self._weights, scratch))
-        write_whole(checkpoint / _SCORES, lambda scratch: Path(scratch).write_text(json.dumps(self.scores)))
+        write_text(checkpoint / _SCORES, json.dumps(self.scores))
 
-    def take_up(self, checkpoint: Path) -> None:
+    def resume(self, checkpoint: Path) -> None:
         if not (checkpoint / _SCORES).is_file():
             return
         from safetensors.torch import load_file

@@ -239,7 +239,7 @@ def test_the_best_weights_are_kept_and_found_again_in_a_checkpoint(tmp_path):
     assert selection.scores == list(values.items()) and selection.best == (4, 0.9)
     selection.save(tmp_path)
     other = Selection(model, lambda: 0.0, 2)
-    other.take_up(tmp_path)
+    other.resume(tmp_path)
     other.apply()
     assert model.weight.item() == 4 and other.scores == selection.scores
 
