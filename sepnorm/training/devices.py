@@ -6,17 +6,11 @@ import torch
 
 from sepnorm.errors import SepNormError
 
-_CPU = torch.device("cpu")
-
 
 def available() -> list[str]:
     """Device types on this machine, fastest first."""
-    return [name for name, there in _kinds() if there]
-
-
-def _kinds() -> list[tuple[str, bool]]:
     kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return [*([(kind.type, True)] if kind is not None else []), ("cpu", True)]
+    return ["cpu"] if kind is None else [kind.type, "cpu"]
 
 
 def device_of(asked: str = "auto") -> torch.device:

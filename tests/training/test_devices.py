@@ -82,7 +82,7 @@ def test_a_run_in_bfloat16_differs_from_one_in_single_precision_a_little(run):
 
 
 def test_a_device_is_refused_before_data_are_read(run, monkeypatch):
-    monkeypatch.setattr(devices, "_kinds", lambda: [("cpu", True)])
+    monkeypatch.setattr(devices, "available", lambda: ["cpu"])
     monkeypatch.setattr("sepnorm.domains.images.recipe.load_images", lambda *_, **__: pytest.fail("data were read"))
     for verb in ("compare", "pretrain"):
         code, _, err = run(verb, "images", "--device", "cuda")
