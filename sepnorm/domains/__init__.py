@@ -1,6 +1,4 @@
-"""Domains: kinds of data with their model, training and evaluation. Each is found by its entry point
-``sepnorm.domains``.
-"""
+"""Domains: kinds of data with their model, training and evaluation, found by the entry points ``sepnorm.domains``."""
 
 from __future__ import annotations
 
@@ -44,10 +42,10 @@ class Look:
         samples: number of training samples; None if unknown.
     """
 
-    model: str  # as ``a masked autoencoder of 4 blocks, width 64``
-    data: str  # as ``900 images of 8x8 pixels, grey``
-    scored: str  # as ``probes on 897 test images of 10 classes``
-    samples: int | None = None  # number of training samples, if known
+    model: str
+    data: str
+    scored: str
+    samples: int | None = None
 
     def line(self, config: RunConfig) -> str:
         """One line: what is trained on which data, for how long, and how it is scored.

@@ -71,9 +71,7 @@ class Blocks:
         return (min(count, _UNDECIDED * (dim + 1)) * dim + dim**2) // (2 * count)
 
     def measure(self, head: int, scale: Tensor, weights: Tensor, penalty: Tensor) -> None:
-        """Measures a head at ``scale`` (dim,) of the features; ``weights`` (count, outputs) are p (1 - p) times a
-        constant.
-        """
+        """Measures a head for features times ``scale`` (dim,), with ``weights`` (count, outputs) ~ p (1 - p)."""
         count, size = len(self.samples), self.roots.shape[-1]
         common = torch.zeros(size, size, dtype=torch.float64, device=scale.device)
         common[:-1, :-1] = self.products * scale * scale[:, None] / count

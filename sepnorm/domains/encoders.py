@@ -96,8 +96,8 @@ class Encoder(ABC):
 
     name: str
     model: Any
-    prepare: Any  # from a list of contents to a batch
-    left_out: list[str] = field(default_factory=list)  # weights in the folder that the model does not have
+    prepare: Any
+    left_out: list[str] = field(default_factory=list)
 
     @property
     def has_cls(self) -> bool:
@@ -213,9 +213,7 @@ class Encoder(ABC):
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Turns library errors into one sentence: the model's files do not fit together, or the data is of another
-        kind.
-        """
+        """Turns errors of libraries into one sentence: files do not fit together, or the data are of another kind."""
         try:
             yield
         except BaseException as raised:
@@ -243,9 +241,7 @@ class Encoder(ABC):
 
 
 class Body(nn.Module):
-    """A copy of an encoder as a module from its inputs to [CLS] (batch, dim) and last hidden states (batch, tokens,
-    dim).
-    """
+    """A copy of an encoder as a module. It returns [CLS] (batch, dim) and last hidden states (batch, tokens, dim)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -264,10 +260,10 @@ class Exportable:
 
 
 def open_encoder(target: str, whole: bool = False) -> Encoder:
-    """Opens a folder of ``sepnorm.save``, transformers, sentence-transformers or a finished run, a Hub name, or
-    ``timm:NAME``.
+    """Opens a model, by its folder, its name on the Hub, or ``timm:NAME``.
 
-    ``whole``: keep the head of a transformers folder, rather than the encoder alone.
+    A folder is one of ``sepnorm.save``, transformers or sentence-transformers, or that of a finished run. ``whole``:
+    keep the head of a transformers folder, rather than the encoder alone.
     """
     target = find_model(target)
     folder = Path(target)

@@ -65,18 +65,16 @@ class Rows:
             self._ready = ready
         self.products = torch.zeros(self.dim, self.dim, dtype=torch.float64, device=self.device)
         for part, _ in self.chunks():
-            part = part / max(
-                self.size, 1e-30
-            )  # squares of very small or large numbers are out of the range of float32
+            part = part / max(self.size, 1e-30)  # squares of tiny or huge numbers are out of the range of float32
             self.products += part.T @ part
         self.products *= self.size**2
         self.deviation = (self.products.diagonal() / max(1, self.count - 1)).sqrt()
 
     def chunks(self, kept: Tensor | None = None, columns: int = 1) -> Iterator[tuple[Tensor, slice]]:
-        """Yields centred rows (some, dim), and their slice of ``kept``, the ascending indices of the rows to use (None:
-        all).
+        """Yields centred rows (some, dim), and their slice of ``kept``.
 
-        ``columns``: how many numbers the caller computes for each row.
+        ``kept`` are the ascending indices of the rows to use; None for all. ``columns`` is how many numbers the caller
+        computes for each row.
         """
         bytes_a_row = max(columns, self.dim) * self.dtype.itemsize
         size = min(max(_CHUNK[self.device.type] // bytes_a_row, _ROWS[0]), _ROWS[1])
@@ -95,9 +93,7 @@ class Rows:
         return torch.full_like(self.mean, 1 / max(self.size, 1e-12)) * self._varies()
 
     def own_scale(self) -> Tensor:
-        """(dim,) Factors that give each dimension the deviation 1, as a BatchNorm without affine does; 0 if it is
-        constant.
-        """
+        """(dim,) Factors that give each dimension the deviation 1, as in BatchNorm; 0 for a constant dimension."""
         return self._varies() / self.deviation.clamp(min=1e-8)
 
     def _varies(self) -> Tensor:

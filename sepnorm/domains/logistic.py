@@ -24,10 +24,8 @@ from sepnorm.errors import SepNormError
 TOLERANCE, MOST_STEPS = 1e-9, 1000
 # least number of steps along the axes; each later stage, with its curvature measured again, has twice as many
 _FIRST = 15
-_BLOCK_BYTES, _MOST_BYTES = (
-    2**30,
-    2**32,
-)  # bytes for the curvature of each class: of several heads together, of one head
+# bytes for the curvature of each class: of several heads together, of one head
+_BLOCK_BYTES, _MOST_BYTES = 2**30, 2**32
 # rows on which curvature is measured: at least, for a dimension, for a class
 _LOOKED_AT, _A_DIMENSION, _A_CLASS = 2**14, 16, 32
 
@@ -45,12 +43,11 @@ def fit_classes(
     most: int = MOST_STEPS,
     tolerance: float = TOLERANCE,
 ) -> Heads:
-    """Fits multinomial logistic regressions, one for each row of ``scales`` (heads, dim) with C from ``strengths``
-    (heads,).
+    """Fits multinomial logistic regressions, one for each row of ``scales`` (heads, dim).
 
-    ``labels`` (count,) are class indices from 0, each class present, for the rows in ``kept`` (ascending indices, None
-    for all). With two classes the regression has one output, as in scikit-learn, returned as minus and plus half of it.
-    ``start`` are heads to begin from, for example those of almost the same rows.
+    ``strengths`` (heads,) are their C. ``labels`` (count,) are class indices from 0, each class present, for the rows
+    in ``kept`` (ascending indices, None for all). With two classes the regression has one output, as in scikit-learn,
+    returned as minus and plus half of it. ``start`` are heads to begin from, for example those of almost the same rows.
     """
     counts = labels.bincount()
     if len(counts) < 2 or not bool((counts > 0).all()):
@@ -174,9 +171,7 @@ class _Regressions:
         return Axes(products, self.scales[group], weight, penalties, self.count, self.rows.dtype)
 
     def _blocks(self, here: Tensor, group: Tensor) -> Blocks:
-        """Coordinates by the curvature of each class at ``here`` (heads, dim + 1, outputs), measured on a subset of
-        rows.
-        """
+        """Coordinates by the curvature of each class at ``here`` (heads, dim + 1, outputs), measured on some rows."""
         outputs = here.shape[2]
         every = -(-self.count // max(_LOOKED_AT, _A_DIMENSION * self.rows.dim, _A_CLASS * outputs))
         numbers = torch.arange(self.rows.count) if self.kept is None else self.kept

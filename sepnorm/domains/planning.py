@@ -50,9 +50,7 @@ def config_of(domain: Domain, preset: str | None, given: Mapping[str, Any], file
 
 
 def default_folder(verb: str, domain: Domain, preset: str | None, given: Mapping[str, Any], config: RunConfig) -> str:
-    """Name of the default folder, as ``compare-images-demo``; includes the user's data and preset, so that names
-    differ.
-    """
+    """Name of the default folder, as ``compare-images-demo``, made of the verb, the domain, data and preset."""
     data = given.get("data")
     parts = [verb, domain.name]
     if data is not None or preset is None:

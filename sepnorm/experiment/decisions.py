@@ -99,8 +99,9 @@ class Decision:
         return f"{mean} ({low} to {high})"
 
     def _places(self, half: float) -> int:
-        """Decimals to print: one digit of the half-width, two if it begins with 1, more if rounding would move 0 in or
-        out.
+        """Decimals to print: one digit of the half-width, two if it begins with 1.
+
+        More if rounding would move 0 into the interval, or out of it.
         """
         size = math.floor(math.log10(half))
         first = max(0, (1 if half < 2 * 10**size else 0) - size)

@@ -99,8 +99,9 @@ def _leaving(limits: ndarray) -> float:
 
 
 def _grid(edge: float, kink: float) -> ndarray:
-    """Points from 0 to ``edge``, dense at ``kink``: below it the next look cannot leave the limits, above it a root
-    grows.
+    """Points from 0 to ``edge``, dense at ``kink``.
+
+    Below the kink the next look cannot leave the limits; above it the probability grows like a root.
     """
     import numpy as np
 

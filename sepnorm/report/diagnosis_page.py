@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -118,6 +119,11 @@ def summary_rows(named: dict[str, Summary]) -> list[list[str]]:
 
 def _lines(s: Summary) -> dict[str, str]:
     q = s.cosine_quantiles
+    dominance, loud = "no common direction", "none"
+    if not math.isnan(s.dominance_one):
+        dominance = f"{s.dominance_one:.0%}, {s.dominance_three:.0%} (dimension {s.dominant_dimensions[0]})"
+    if s.loud_dimensions:
+        loud = f"{', '.join(map(str, s.loud_dimensions[:5]))} ({s.loud_share:.0%})"
     return {
         "embeddings": f"{s.count:,} x {s.dim}",
         "mean cosine": f"{s.mean_cosine:.3f} ± {s.mean_cosine_stderr:.3f}",
@@ -128,12 +134,8 @@ def _lines(s: Summary) -> dict[str, str]:
         "RankMe": f"{s.rankme:.1f}",
         "participation ratio": f"{s.participation_ratio:.1f}",
         "IsoScore": f"{s.isoscore:.3f}",
-        "dominance of 1, 3": "no common direction"
-        if s.dominance_one != s.dominance_one
-        else f"{s.dominance_one:.0%}, {s.dominance_three:.0%} (dimension {s.dominant_dimensions[0]})",
-        "loud dimensions": ", ".join(map(str, s.loud_dimensions[:5])) + f" ({s.loud_share:.0%})"
-        if s.loud_dimensions
-        else "none",
+        "dominance of 1, 3": dominance,
+        "loud dimensions": loud,
         "dead dimensions": str(s.dead_dimensions),
         "duplicates": f"{max(s.duplicates / s.count, s.near_duplicates):.1%}",
         "alpha-ReQ": f"{s.alpha_req:.2f}",

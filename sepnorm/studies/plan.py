@@ -62,9 +62,7 @@ def _each(key: str, name: str, values: Mapping[str, tuple[float, ...]]) -> dict[
 
 
 def _on_the_way(part: Part) -> Part:
-    """A part whose runs are probed during training, under its own name. On CIFAR-10 it is shorter, since probing takes
-    time.
-    """
+    """A part whose runs are probed during training, under its own name; shorter on CIFAR-10, as probing takes time."""
     changes = {"monitor": 8, "probes": True} | ({"epochs": 8} if part.preset == "small" else {})
     return replace(part, name=f"{part.name}-steps", norms=_MIXED, changes={**part.changes, **changes})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ def _gaps(found: Mapping[str, Comparison], name: str) -> list[str]:
 def _percent(found: Interval | None, sign: str = "") -> str:
     if found is None:
         return ""
-    half = "" if found.half != found.half else f" ± {100 * found.half:.1f}"
+    half = "" if math.isnan(found.half) else f" ± {100 * found.half:.1f}"
     return f"{100 * found.mean:{sign}.1f}{half}"
 
 

@@ -137,9 +137,7 @@ class TuningRecipe:
     def train(
         self, encoder: Any, config: TuningConfig, order: Tensor, report: Report | None
     ) -> tuple[nn.Module, int, float]:
-        """The trained classifier, the number of trained parameters beside its head, and the seconds of its fastest
-        step.
-        """
+        """The trained classifier, its number of trained parameters beside the head, and seconds of the fastest step."""
         model = Classifier(encoder, encoder.config.hidden_size, len(self.classes))
         tuned = prepare(model, config.method, self.start.tokenizer)
         groups = [

@@ -75,7 +75,7 @@ def convert(
     found = survey(model, example, num_cls)
     chosen = {site.path: site for site in choose(found, sites)}
     changing = [site for site in chosen.values() if not (spec.cls is None and spec.tokens == site.kind)]
-    notes = [*found.remarks, *_doubts(found, changing, sites == "final", type(model).__name__)]
+    doubts = _doubts(found, changing, sites == "final", type(model).__name__)
     matched: dict[str, dict[str, Matched]] = {}
     if spec.uses_batch and calibrate is not None:
         matched = measure_norms(
@@ -84,7 +84,7 @@ def convert(
             {site.path: (site.module, site.token_dim, _batch_parts(spec)) for site in changing},
             num_cls,
         )
-    for text in [*notes[len(found.remarks) :], *_changes(spec, changing, calibrate is not None)]:
+    for text in [*doubts, *_changes(spec, changing, calibrate is not None)]:
         warnings.warn(text, SepNormWarning, stacklevel=2)
     parameters = _count(model)
     new = {site.path: build_layer(spec, site, num_cls, matched.get(site.path, {})) for site in changing}
@@ -98,7 +98,9 @@ def convert(
         )
         for site in found.all
     ]  # fmt: skip
-    return ConversionReport(type(model).__name__, str(spec), reports, _count(model) - parameters, notes)
+    return ConversionReport(
+        type(model).__name__, str(spec), reports, _count(model) - parameters, [*found.remarks, *doubts]
+    )
 
 
 def revert(model: nn.Module) -> ConversionReport:

@@ -181,9 +181,8 @@ def _layer(site: dict[str, Any], old: nn.Module, tensors: Mapping[str, Tensor]) 
     else:
         cls, tokens = children["cls_norm"], children["token_norm"]
         layer = SepNorm(site["dim"], lambda dim: cls, lambda dim: tokens, num_cls=site["num_cls"], **options)
-    original: nn.Module | None = tokens
-    if site["children"].get("token_norm", site["children"].get("norm", {})).get("kind") != "original":
-        original = _original(site["path"], old, tensors)
+    recorded = site["children"]["norm" if "norm" in children else "token_norm"]
+    original = tokens if recorded["kind"] == "original" else _original(site["path"], old, tensors)
     layer.train(old.training)
     guard(layer, old)
     layer.origin = Origin(original, site["original"], trained_before=site["trained"])

@@ -113,11 +113,11 @@ def _transformers_trial(path: str, module: Any) -> Trial:
         inputs = {main: _noise(module, *frames, getattr(config, "num_channels", 3), *size)}
     elif main == "input_values" and hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
         inputs = {main: _noise(module, config.max_length, config.num_mel_bins)}
-    else:
-        if main != "input_ids":
-            raise ValueError(f"its input is called {main}")
+    elif main == "input_ids":
         doubt = doubt_of(module)
         inputs = {main: _tokens(config, next(module.parameters()).device)}
+    else:
+        raise ValueError(f"its input is called {main}")
     return Trial(path, module, inputs, token_dim=1, fallback=parts, doubt=doubt)
 
 

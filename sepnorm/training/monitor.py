@@ -266,9 +266,8 @@ class Monitor:
             *rest: not used.
         """
         last = self.history[-1].step if self.history else None
-        reading = (
-            self.step(trainer.global_step) if trainer.global_step != last else None
-        )  # several batches may make one step
+        # several batches may make one step
+        reading = self.step(trainer.global_step) if trainer.global_step != last else None
         if reading is not None:
             for logger in getattr(trainer, "loggers", []):
                 logger.log_metrics(dict(reading.figures), step=reading.step)

@@ -14,6 +14,7 @@ from sepnorm.geometry.cloud import Directions, Triangle
 from sepnorm.geometry.measures import dead_of, entropy_rank
 from sepnorm.geometry.pairs import compare_pairs, directions_of
 from sepnorm.geometry.spectra import alpha_of
+from sepnorm.layer.padding import masked_mean
 from sepnorm.surgery import model_call as feed
 
 
@@ -38,8 +39,7 @@ def embed_by_cls(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None]:
         mask = batch.get("attention_mask")
     if mask is None:
         return hidden[:, 0], hidden.mean(1)
-    weight = torch.as_tensor(mask).to(hidden)[..., None]
-    return hidden[:, 0], (hidden * weight).sum(1) / weight.sum(1).clamp(min=1)
+    return hidden[:, 0], masked_mean(hidden, torch.as_tensor(mask).bool())
 
 
 def figures_of(rows: Tensor) -> dict[str, float]:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 
 def augment(pixels: Tensor, draws: Tensor, smallest: float, flip: bool) -> Tensor:
-    """Crops each image of (images, channels, side, side) to a share of its area from ``smallest`` to 1, and scales it
-    back.
+    """Crops images (images, channels, side, side) to a share of their area from ``smallest`` to 1, and scales back.
 
     ``draws`` (5, images) are random numbers from 0 to 1. The aspect ratio is between 3/4 and 4/3, as in MAE. With
     ``flip``, half of the images are mirrored.

@@ -23,9 +23,7 @@ class MaskedAutoencoder(nn.Module):
 
         super().__init__()
         self.settings = config
-        torch.manual_seed(
-            config.weights_seed
-        )  # all arms start from equal weights: the norms that convert adds are constant
+        torch.manual_seed(config.weights_seed)  # equal weights in every arm: the norms that convert adds are constant
         self.mae = ViTMAEForPreTraining(
             ViTMAEConfig(
                 image_size=config.image_size,
@@ -53,11 +51,11 @@ class MaskedAutoencoder(nn.Module):
         give_norms(self.mae.vit, config)
 
     def forward(self, pixel_values: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        """The loss for ``pixel_values`` (images, channels, side, side); the patches with the lowest ``noise`` (images,
-        patches) are visible.
+        """The loss for ``pixel_values`` (images, channels, side, side) with ``noise`` (images, patches).
 
-        Equal to the loss of ``ViTMAEForPreTraining``, computed faster: only visible patches are embedded, the decoder
-        keeps tokens in the order of the noise, and its last block computes masked ones only.
+        The patches with the lowest noise are visible. Equal to the loss of ``ViTMAEForPreTraining``, computed faster:
+        only visible patches are embedded, the decoder keeps tokens in the order of the noise, and its last block
+        computes masked ones only.
         """
         patches = self.mae.patchify(pixel_values)
         order = noise.argsort(dim=1)
@@ -82,9 +80,7 @@ class MaskedAutoencoder(nn.Module):
         return {"loss": reconstruction + self.settings.uniformity_weight * term}
 
     def _encode(self, patches: Tensor, seen: Tensor) -> Tensor:
-        """Latent tokens (images, num_cls + seen, width), [CLS] first, of the patches with indices ``seen`` (images,
-        seen).
-        """
+        """Latent tokens (images, num_cls + seen, width), [CLS] first, of the patches ``seen`` (images, seen)."""
         vit = self.mae.vit
         embed = vit.embeddings.patch_embeddings.projection
         weight = embed.weight.permute(0, 2, 3, 1).flatten(1)  # channels last, as in a patch
@@ -110,9 +106,7 @@ class MaskedAutoencoder(nn.Module):
         return decoder.decoder_pred(decoder.decoder_norm(_end_of_block(last, hidden, count)))
 
     def reconstruct(self, pixel_values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Latent tokens with [CLS] first, predicted patches (images, patches, values), and a mask with 1 for masked
-        patches.
-        """
+        """Latent tokens, [CLS] first; predicted patches (images, patches, values); and a mask, 1 for masked ones."""
         seen: Any = self.mae.vit(pixel_values, noise=noise)
         logits = self.mae.decoder(self._without_registers(seen.last_hidden_state), seen.ids_restore).logits
         return seen.last_hidden_state, logits, seen.mask

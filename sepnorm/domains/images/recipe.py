@@ -184,9 +184,7 @@ class ImageRecipe:
         return {"linear_top1": linear_probe(split, standardise=False)["top1"], "knn": knn_probe(split)}
 
     def _probes_on_the_way(self, model: MaskedAutoencoder) -> dict[str, float]:
-        """Probes during training, with batch statistics of whole images as at the end; the run's own are restored
-        afterwards.
-        """
+        """Probes during training, with batch statistics of whole images as at the end. The caller restores the run's."""
         if model.settings.uses_batch:
             self.recalibrate(model)
         return {f"cls_{key}": value for key, value in self._quick_probes(model).items()}

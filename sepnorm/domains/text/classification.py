@@ -79,9 +79,7 @@ def read_polarity(positive: Path, negative: Path) -> Classification:
 
 
 def read_sst(folder: Path) -> Classification:
-    """Reads SST2 from SentEval: a sentence, a tab and a label on each line of ``sentiment-train``, ``-dev`` and
-    ``-test``.
-    """
+    """Reads SST2 from SentEval: ``sentiment-train``, ``-dev`` and ``-test``, with a sentence, a tab, a label a line."""
     parts = {}
     for name, file in (("train", "sentiment-train"), ("validation", "sentiment-dev"), ("test", "sentiment-test")):
         rows = tab_rows(folder / file, 2)

@@ -21,8 +21,9 @@ _DEVELOPMENT = ("dev", "validation", "val")
 
 @dataclass(eq=False)
 class Corpus:
-    """Training texts and held-out sentences. Texts are ``samples`` sentences, or as many anchors, positives and
-    negatives.
+    """Training texts and held-out sentences.
+
+    The texts are ``samples`` sentences; or as many anchors, then as many positives, then as many negatives.
     """
 
     texts: list[str]
@@ -76,15 +77,17 @@ def hold_out(parts: Sequence[Sequence[str]], source: str) -> Corpus:
 
 def _has_triples(source: str) -> bool:
     path = Path(source)
-    if source == "lee" or suffix_of(path) in TEXT or (path.is_file() and not _is_table(source)) or path.is_dir():
+    suffix = suffix_of(path)
+    if source == "lee" or suffix in TEXT or (path.is_file() and suffix not in TABLES) or path.is_dir():
         return False
     row = next(iter(rows_of(source)))
     return any(set(names) <= set(row) for names in TRIPLES)
 
 
 def load_development(source: str) -> Pairs:
-    """Reads STS-B's development set: a table (rows of that split, or all), SentEval's folder, or a Hugging Face
-    dataset.
+    """Reads STS-B's development set from SentEval's folder, a table or a Hugging Face dataset.
+
+    Of a table, the rows of that split are used; all rows if it has no splits.
     """
     path = Path(source)
     if path.is_dir():
@@ -100,7 +103,3 @@ def load_development(source: str) -> Pairs:
             f"{source} has no rows of the split {' or '.join(_DEVELOPMENT)}: it has {', '.join(splits)}."
         )
     return pairs_of(chosen, source, ("sentence1", "sentence2", "score"))
-
-
-def _is_table(source: str) -> bool:
-    return suffix_of(Path(source)) in TABLES

@@ -1,7 +1,6 @@
-"""The Lee corpus (Lee, Pincombe and Welsh, 2005): 300 short news items for training, and 50 others with rated
-similarity.
+"""The Lee corpus: 300 short news items for training, and 50 others with rated similarity.
 
-The files come with gensim, which itself is not imported.
+Published by Lee, Pincombe and Welsh in 2005. The files come with gensim, which itself is not imported.
 """
 
 from __future__ import annotations

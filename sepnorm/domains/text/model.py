@@ -60,9 +60,7 @@ class SimCSE(nn.Module):
         return self.head(cls) if self.settings.head == "kept" else cls
 
     def _uniformity(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        """The uniformity loss on [CLS], on tokens without padding, or on both, of one view, since two views must stay
-        close.
-        """
+        """The uniformity loss of one view, since two must stay close: on [CLS], on tokens without padding, or on both."""
         form, on = self.settings.uniformity_form, self.settings.uniformity_on
         parts = []
         if on in ("cls", "both"):

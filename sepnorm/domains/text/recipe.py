@@ -203,9 +203,7 @@ class TextRecipe:
         return lambda: sts_score(pairs, _lookup(numbers, self.encode(model, tokens)[0]))
 
     def _pairs(self, cls: Tensor) -> dict[str, Tensor] | None:
-        """All rated pairs: people's scores scaled to 0 to 1 in each set, cosines, vectors, and which pairs mean the
-        same.
-        """
+        """All rated pairs: people's scores from 0 to 1, cosines, vectors, and which pairs mean the same."""
         sets = [one for one in self.sets.values() if isinstance(one, Pairs)]
         if not sets:
             return None
