@@ -1,11 +1,11 @@
-"""Errors and warnings of the package, and the helpers that build their messages."""
+"""Errors and warnings of the package, and the helpers that build their messages and other plain text."""
 
 from __future__ import annotations
 
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -89,6 +89,16 @@ def printable(text: str) -> str:
     """Escapes what cannot be printed: bytes that are not UTF-8, and control characters of terminals."""
     shown = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in shown)
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines with aligned columns.
+
+    >>> in_columns([["arm", "seeds"], ["bn+ln", "6"]])
+    ['arm    seeds', 'bn+ln  6']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def one_line(error: BaseException) -> str:

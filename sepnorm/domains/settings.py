@@ -8,6 +8,7 @@ import textwrap
 from typing import Any
 
 from sepnorm.domains import Domain
+from sepnorm.errors import in_columns
 
 _WIDTH = 118
 
@@ -20,7 +21,7 @@ def preset_table(domain: Domain) -> str:
             f"{config.max_steps:,} steps" if config.max_steps else f"{config.epochs:,} epoch{'s' * (config.epochs > 1)}"
         )
         rows.append([name, f"data={config.data}", f"{steps} of {config.batch_size}"])
-    return _columns(rows, "  ")
+    return "\n".join(f"  {line}" for line in in_columns(rows))
 
 
 def setting_table(domain: Domain) -> str:
@@ -60,10 +61,3 @@ def meanings_of(cls: type[Any]) -> dict[str, str]:
 
 def _said(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _columns(rows: list[list[str]], indent: str) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
+from sepnorm.errors import in_columns
 from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.report.selection import references
 
@@ -87,11 +88,7 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 
 def aligned(header: list[str], rows: list[list[str]]) -> str:
     """A table in aligned columns, for a terminal."""
-    lines = [[_one_cell(cell) for cell in line] for line in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return "\n".join(in_columns([[_one_cell(cell) for cell in line] for line in (header, *rows)]))
 
 
 _LATEX = {letter: f"\\{letter}" for letter in "%_&#${}"} | {

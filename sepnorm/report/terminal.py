@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sepnorm.errors import printable
+from sepnorm.errors import in_columns, printable
 
 if TYPE_CHECKING:
     from sepnorm.report.diagnosis import Diagnosis
@@ -111,12 +111,10 @@ def metric_lines(metrics: Mapping[str, float]) -> list[str]:
     for measure in dict.fromkeys(measure for place, _, measure in both if place in kept):
         values = [metrics.get(f"{place}_{measure}") for place in kept]
         rows.append([measure.replace("_", " "), *("" if value is None else _figure(value) for value in values)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     others = [
         f"{key.replace('_', ' ')}: {_figure(metrics[key])}" for key in metrics if key.partition("_")[0] not in kept
     ]
-    return (lines if kept else []) + others
+    return (in_columns(rows) if kept else []) + others
 
 
 def _figure(value: float) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.arguments import require_module, whole
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, in_columns
 from sepnorm.geometry.cloud import Directions, Sample, Triangle
 from sepnorm.geometry.measures import entropy_rank
 from sepnorm.geometry.spread import high_norm_share_of
@@ -112,20 +112,13 @@ class Inspection:
         return [asdict(site) for site in self.sites]
 
     def __str__(self) -> str:
-        rows = table(self.sites)
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([f"{self.model}, {self.samples} samples", *lines])
+        return "\n".join([f"{self.model}, {self.samples} samples", *in_columns(table(self.sites))])
 
 
 def table(sites: list[SiteStatistics]) -> list[list[str]]:
     """A header and one row per site, as text."""
-    header = (
-        "site,norm,|cls|,|tok|,var cls,var tok,cos cls,cos tok,cls~tok,rank cls,rank tok,long tok,train/eval,".split(
-            ","
-        )
-    )
-    rows = [header]
+    header = "site,norm,|cls|,|tok|,var cls,var tok,cos cls,cos tok,cls~tok,rank cls,rank tok,long tok,train/eval,"
+    rows = [header.split(",")]
     for site in sites:
         out = site.after
         numbers = [out.cls.norm, out.tokens.norm, out.cls.variance, out.tokens.variance]

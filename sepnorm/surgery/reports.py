@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sepnorm.errors import in_columns
+
 
 @dataclass(eq=False)
 class SiteReport:
@@ -63,10 +65,8 @@ class ConversionReport:
 
     def __str__(self) -> str:
         rows = [("site", "before", "after", "reason"), *((s.path, s.before, s.after, s.reason) for s in self.sites)]
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
         summary = (
             f"{self.model} to {self.norm}: {len(self.converted)} of {len(self.sites)} norms changed, "
             f"{self.parameters_added:+,} parameters"
         )
-        return "\n".join([summary, *lines, *(f"Note: {note}" for note in self.notes)])
+        return "\n".join([summary, *in_columns(rows), *(f"Note: {note}" for note in self.notes)])
