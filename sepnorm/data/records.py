@@ -55,20 +55,14 @@ def read_texts(
 ) -> Iterator[Record]:
     """Yields the texts of a file, a table or a Hugging Face dataset, in order; skips empty ones."""
     left_out = left_out or LeftOut()
-    kind = suffix_of(Path(source))
-    if kind in TEXT:
+    if suffix_of(Path(source)) in TEXT:
         for number, line in enumerate(text_lines(Path(source)), 1):
             if line := line[:LONGEST_TEXT].strip():
                 yield Record(line, None, f"line {number}")
             else:
                 left_out.add(f"line {number}")
         return
-    if Path(source).is_dir() and regular_files(Path(source), IMAGES)[0]:
-        raise SepNormError(f"{source} is a folder of images, and texts are wanted: give a text file or a table.")
-    if Path(source).is_file() and kind not in TABLES:
-        raise SepNormError(
-            f"{source} is no text file or table: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
-        )
+    require_texts(source)
     chosen = label = None
     for number, row in enumerate(rows_of(source, split), 1):
         if chosen is None:
@@ -79,6 +73,17 @@ def read_texts(
             yield Record(text.strip(), said(row, label), f"row {number}")
         else:
             left_out.add(f"row {number}")
+
+
+def require_texts(source: str) -> None:
+    """Refuses a folder of images, and a file that is neither text nor a table."""
+    path = Path(source)
+    if path.is_dir() and regular_files(path, IMAGES)[0]:
+        raise SepNormError(f"{source} is a folder of images, and texts are wanted: give a text file or a table.")
+    if path.is_file() and suffix_of(path) not in (*TEXT, *TABLES):
+        raise SepNormError(
+            f"{source} is no text file or table: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
+        )
 
 
 def read_images(

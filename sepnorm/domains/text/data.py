@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sepnorm.data.records import IMAGES, choose_column, rows_of
+from sepnorm.data.records import choose_column, require_texts, rows_of
 from sepnorm.data.tables import TABLES, TEXT, suffix_of, text_lines
 from sepnorm.domains.text.lee import lee_sentences
 from sepnorm.domains.text.reading import clean
 from sepnorm.errors import SepNormError, nearest
-from sepnorm.files import regular_files
 
 #: Usual columns of triples: a sentence, one that it entails, one that contradicts it.
 TRIPLES = (
@@ -111,20 +110,13 @@ def load_triples(
 
 def _texts(source: str, column: str | None, split: str) -> Iterator[str]:
     """Yields the sentences of a source, empty ones included."""
-    path = Path(source)
-    kind = suffix_of(path)
-    if kind in TEXT:
-        for number, line in enumerate(text_lines(path), 1):
+    if suffix_of(Path(source)) in TEXT:
+        for number, line in enumerate(text_lines(Path(source)), 1):
             if "\0" in line:
                 raise SepNormError(f"{source} is no text in UTF-8: line {number} holds a zero byte. Save it as UTF-8.")
             yield clean(line)
         return
-    if path.is_file() and kind not in TABLES:
-        raise SepNormError(
-            f"{source} is no text file or table: give one of {', '.join([*TEXT, *TABLES])} (also .gz, .xz)."
-        )
-    if path.is_dir() and regular_files(path, IMAGES)[0]:
-        raise SepNormError(f"{source} is a folder of images, and texts are wanted: give a text file or a table.")
+    require_texts(source)
     chosen = None
     for row in rows_of(source, split):
         if chosen is None:
