@@ -21,7 +21,7 @@ from sepnorm.errors import SepNormError, is_of_full_disk, one_line
 if TYPE_CHECKING:
     from torch import Tensor
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 #: Exceptions that libraries raise when they read a damaged file.
 DAMAGE: tuple[type[Exception], ...] = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError,
@@ -32,7 +32,7 @@ DAMAGE: tuple[type[Exception], ...] = (
 LARGE, PACKED = (2**28, 100)
 
 
-def write_whole(path: Path, write: Callable[[str], T]) -> T:
+def write_whole(path: Path, write: Callable[[str], _T]) -> _T:
     """Writes a file atomically: under a temporary name, flushed to disk, then renamed over the old file.
 
     Returns what ``write`` returned.
