@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from sepnorm.arguments import require_module, whole
-from sepnorm.domains.comparison import keep_earlier, write_comparison_folder
+from sepnorm.domains.comparison import keep_earlier, short_text, write_comparison_folder
 from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, SepNormWarning
 from sepnorm.experiment.comparison import Comparison
 from sepnorm.experiment.comparison import compare as compare_configs
@@ -23,6 +23,7 @@ from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Outcome, record_failure
 from sepnorm.files import make_folder, write_text
 from sepnorm.report.progress import training_progress
+from sepnorm.report.terminal import say
 from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.reports import ConversionReport
 from sepnorm.training.configs import ArmConfig, build, parse_arm
@@ -84,8 +85,8 @@ def compare(
 
     Args:
         run: ``run(arm, seed, folder)`` trains one model and returns its metrics by name. Call ``arm.apply(model)`` to
-            give the model its norms. Python, NumPy and torch are seeded before. ``folder`` is the run's own, for
-            checkpoints.
+            give the model its norms; a module of your own needs ``arm.apply(model, example=batch)``. Python, NumPy and
+            torch are seeded before. ``folder`` is the run's own, for checkpoints.
         arms: names such as ``["ln", "bn@final", "bn+ln@final"]``, baseline first.
         seeds: number of seeds; or ``"auto"``: seeds are added until every arm is better, worse or equal, up to
             ``most``.
@@ -97,7 +98,7 @@ def compare(
         workers: number of parallel runs. With more than one, ``run`` must be a function of an importable module.
         launcher: ``"local"``, or a scheduler as for ``sepnorm compare --launcher``.
         title: title of the page.
-        quiet: print no progress.
+        quiet: print neither progress nor the table.
 
     Returns:
         The comparison. Its ``decisions()`` are the verdicts by name of the arm.
@@ -126,7 +127,9 @@ def compare(
             recipe.opened, declared, configs[0], configs, range(count), folder, launcher, watch, margin, adaptive
         )
     _refuse_different(found)
-    write_comparison_folder(found, folder, f"Shared and separate norms: {name}")
+    page = write_comparison_folder(found, folder, f"Shared and separate norms: {name}")
+    if not quiet:
+        say(f"{short_text(found)}\nReport: {page}", error=True)
     return found
 
 

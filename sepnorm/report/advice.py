@@ -15,8 +15,8 @@ DISCREPANCY = 0.5
 #: Mention registers if more than this share of tokens has a far larger norm than the others.
 ARTEFACTS = 0.001
 _NO_SCORE = (
-    "A better verdict is no better score: on sentences `bn+ln` scores higher with worse uniformity. Judge a remedy by a task, as "
-    "heal does where it is given labels or rated pairs."
+    "A better verdict is not a better score: on sentences `bn+ln` scores higher with worse uniformity. Judge a remedy by a task: "
+    "heal does so if you give it labels or rated pairs."
 )
 
 
@@ -25,8 +25,8 @@ def advice_on(illnesses: list[str], s: Summary, target: str, data: str | None, l
     remedies = {
         "off-centre": "Subtract the mean before comparing, x = x - x.mean(0). It needs no training; separate norms "
         "do the same while they train.",
-        "few dimensions": "Whitening spreads what is there. It raised kNN of image encoders (digits 0.737 to 0.917) and ruined 519 "
-        "sentences (0.493 to 0.148), so try it on held-out data: heal does.",
+        "few dimensions": "Whitening spreads what is there. It helped image encoders and ruined the embeddings of a few hundred "
+        "sentences, so try it on held-out data: heal does.",
         "loud dimensions": f"{_loudest(s)} Standardise the dimensions before comparing, x = (x - x.mean(0)) / x.std(0).",
         "duplicates": "Look at the inputs of equal vectors: do they repeat, are they empty or cut off before they differ? If they "
         "differ, the encoder ignores them, and no linear map will tell them apart.",
@@ -36,7 +36,7 @@ def advice_on(illnesses: list[str], s: Summary, target: str, data: str | None, l
     if not illnesses:
         return [
             *advice,
-            "There is no collapse to repair. Whether separate norms help all the same only training tells.",
+            "There is no collapse to repair. Separate norms may still help: only training tells.",
         ]
     if set(illnesses) - {"duplicates"}:
         more = "" if data is None else f" --data {data}"
@@ -60,7 +60,7 @@ def _of_layers(layers: Inspection) -> list[str]:
     if off:
         said.append(
             f"At {len(off)} norms, such as {off[0].path}, the running statistics do not fit these data "
-            f"(discrepancy {off[0].discrepancy:.1f}): estimate them anew, sepnorm.calibrate(model, batches)."
+            f"(discrepancy {off[0].discrepancy:.1f}): measure them again by sepnorm.calibrate(model, batches)."
         )
     worst = max(layers.sites, key=lambda site: site.tokens.high_norm, default=None)
     if worst is not None and worst.tokens.high_norm > ARTEFACTS:
@@ -77,14 +77,14 @@ def _of_model(target: str, data: str | None, layers: Inspection | None) -> list[
             return [
                 "See at which layer of the model it happens: sepnorm diagnose MODEL --data DATA, with the data they are from."
             ]
-        return ["Separate norms need a [CLS], which this model has not."]
+        return ["Separate norms need a [CLS], which this model does not have."]
     if any("+" in site.norm for site in layers.sites):
         return [
             "[CLS] has a norm of its own already: train on with a uniformity term or contrastive pairs on [CLS], "
             "which move it apart."
         ]
     return [
-        "Give [CLS] a norm of its own; the copy works as the original does, and is then to be trained on your data: "
+        "Give [CLS] a norm of its own. The copy works like the original; then train it on your data: "
         f"sepnorm convert {target} --norm bn+ln --sites final --data {data} --out converted",
         f"Then look at both: sepnorm diagnose converted --data {data} --compare {target}",
     ]

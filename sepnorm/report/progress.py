@@ -53,7 +53,7 @@ class Lines:
             nonlocal quarter
             if step * 4 >= quarter * steps:
                 quarter = step * 4 // steps + 1
-                say(f"{arm}, seed {seed}: step {step} of {steps}, loss {loss:.3f}, {rate:.0f}/s", error=True)
+                say(f"{arm}, seed {seed}: step {step} of {steps}, loss {loss:.3f}, {rate:.0f} samples/s", error=True)
 
         return report
 
@@ -86,7 +86,7 @@ class Grid:
 
         def report(step: int, steps: int, loss: float, rate: float) -> None:
             self._shares[key] = step / steps
-            self._said = f"{arm}, seed {seed}: loss {loss:.3f}, {rate:.0f}/s"
+            self._said = f"{arm}, seed {seed}: loss {loss:.3f}, {rate:.0f} samples/s"
 
         return report
 

@@ -7,6 +7,7 @@ dimensions** (low rank after centring), **loud dimensions** (a few have a far la
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,7 @@ def _off_centre(s: Summary) -> Sign:
         f"mean cosine{without}",
         s.rest_mean_cosine,
         LEVELS[s.rest_mean_cosine >= COSINE],
-        f"healthy below {COSINE}: above, half of what vectors hold is a mean that all share",
+        f"healthy below {COSINE}: above, more than half of each vector is a mean that all of them share",
         "off-centre",
     )
 
@@ -114,7 +115,7 @@ def _loud(s: Summary) -> Sign:
         "share of loud dimensions",
         s.loud_share,
         LEVELS[s.loud_share >= LOUD_SHARE],
-        f"healthy below {LOUD_SHARE}: loud dimensions have six times the scale of the median one, and decide the cosines",
+        f"healthy below {LOUD_SHARE}: loud dimensions have six times the median scale and dominate the cosines",
         "loud dimensions",
     )
 
@@ -125,13 +126,13 @@ def _duplicates(s: Summary) -> Sign:
         "share of duplicates",
         share,
         LEVELS[sum(share >= limit for limit in DUPLICATES)],
-        f"healthy below {DUPLICATES[0]:.0%}, collapsed from {DUPLICATES[1]:.0%}: embeddings that are equal to another",
+        f"healthy below {DUPLICATES[0]:.0%}, collapsed from {DUPLICATES[1]:.0%}: embeddings equal to another one",
         "duplicates",
     )
 
 
 def _reason(illnesses: list[str], s: Summary) -> str:
-    low = s.cosine_quantiles["0.01"]
+    low = math.floor(100 * s.cosine_quantiles["0.01"]) / 100  # no cosine is above 1.00
     cosine = s.rest_mean_cosine
     without = ", loud dimensions left out" if s.loud_dimensions else ""
     words = {

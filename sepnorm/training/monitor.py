@@ -215,7 +215,7 @@ class Monitor:
             return
         warnings.warn(
             f"[CLS] collapses: two samples have a cosine of {cosine:.3f}, and they fill {rank:.1f} dimensions after centring. "
-            "Lower the rate of learning, add a uniformity term, or give [CLS] a norm of its own (sepnorm.convert).",
+            "Lower the learning rate, add a uniformity term, or give [CLS] a norm of its own (sepnorm.convert).",
             CollapseWarning,
             stacklevel=4,
         )

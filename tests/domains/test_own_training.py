@@ -106,11 +106,14 @@ def with_trainer(arm, seed, folder):
 
 
 @pytest.mark.parametrize("run", [plain_loop, with_trainer])
-def test_a_training_loop_of_ones_own(tmp_path, run):
+def test_a_training_loop_of_ones_own(tmp_path, capsys, run):
     found = sepnorm.compare(run, ["ln", "bn+ln@final"], 2, tmp_path, metrics={"loss": False})
+    said = capsys.readouterr().err
+    assert "minus ln" in said and said.endswith(f"Report: {tmp_path / 'report.html'}\n")
     plain, separate = (arm.values("loss") for arm in found.arms)
     assert plain.keys() == separate.keys() == {0, 1} and plain != separate
-    again = sepnorm.compare(run, ["ln", "bn+ln@final"], 2, tmp_path / "again", metrics={"loss": False})
+    again = sepnorm.compare(run, ["ln", "bn+ln@final"], 2, tmp_path / "again", metrics={"loss": False}, quiet=True)
+    assert capsys.readouterr().err == ""
     assert again.arms[1].values("loss") == separate  # by the seed alone
 
 

@@ -95,7 +95,7 @@ def test_advice_fits_the_case_and_never_promises_a_score():
     for name, word in words.items():
         advice = judge(summary(cloud(name)), target="x.npy").advice
         assert word in advice[0]
-        assert any("no better score" in line for line in advice)
+        assert any("not a better score" in line for line in advice)
         assert any("sepnorm heal x.npy" in line for line in advice) == (name != "duplicates")
 
 
@@ -129,6 +129,11 @@ def test_a_converted_model_is_told_of_its_statistics_and_not_to_convert_again():
     text = " ".join(verdict.advice)
     assert "encoder.layer.1.output.LayerNorm" in text and "sepnorm.calibrate" in text
     assert "sepnorm convert" not in text
+
+
+def test_no_cosine_is_said_to_be_above_1():
+    reason = judge(summary(1 + 0.001 * torch.randn(600, 32)), target="x.npy").reason
+    assert "99 % of pairs are above 0.99" in reason
 
 
 def test_tokens_that_are_far_longer_than_others_are_pointed_out():

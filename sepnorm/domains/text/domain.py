@@ -81,7 +81,8 @@ class Text(Domain):
         from sepnorm.domains.text.model import SimCSE, made_up_batch
         from sepnorm.domains.text.starting import encoder_of_size
 
-        return SimCSE(encoder_of_size(config), config, None), lambda count: made_up_batch(config, count)
+        encoder = encoder_of_size(config)
+        return SimCSE(encoder, config), lambda count: made_up_batch(config, count, encoder.config.vocab_size)
 
     def next_commands(self, folder: Path, config: TextConfig) -> list[str]:
         model, vectors = quote(str(folder / "model")), quote(str(folder / "embeddings.npz"))

@@ -70,7 +70,7 @@ class SimCSE(nn.Module):
         return torch.stack(parts).sum()
 
 
-def made_up_batch(config: TextConfig, count: int) -> dict[str, Any]:
+def made_up_batch(config: TextConfig, count: int, vocabulary: int) -> dict[str, Any]:
     """A batch of random words for ``SimCSE``, to measure how long a step takes."""
-    ids = torch.randint(1000, 2000, (2 * count, config.length))
+    ids = torch.randint(vocabulary, (2 * count, config.length))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "sentences": count, "seed": 0}

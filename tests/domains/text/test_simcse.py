@@ -11,6 +11,7 @@ from models import BERT, bert, sentences, text_model
 import sepnorm
 from sepnorm import SepNormError
 from sepnorm.domains.text.config import PRESETS, TextConfig
+from sepnorm.domains.text.domain import DOMAIN
 from sepnorm.domains.text.masked import Predictor, mask_tokens
 from sepnorm.domains.text.model import SimCSE
 from sepnorm.domains.text.selection import Selection
@@ -31,6 +32,12 @@ def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     text_model(folder)
     return T.AutoTokenizer.from_pretrained(folder)
+
+
+def test_a_step_is_timed_whatever_the_size_of_the_vocabulary(tmp_path):
+    text_model(tmp_path)
+    model, batch = DOMAIN.trial(CONFIG.changed({"model": str(tmp_path), "length": 8}))
+    assert model(**batch(4))["loss"].isfinite()
 
 
 def calm(**changes) -> T.BertModel:
