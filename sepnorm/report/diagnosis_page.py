@@ -81,7 +81,7 @@ def layer_sections(named: dict[str, Diagnosis]) -> list[Section]:
     with_layers = {name: d.layers.sites for name, d in named.items() if d.layers is not None}
     if not with_layers:
         return []
-    text = "What leaves each norm, from the input to the last norm: [CLS] in full lines, the other tokens dotted."
+    text = "What leaves each norm, from the input to the last norm: [CLS] in solid lines, the other tokens dotted."
     return [Section("Layer by layer", f"<p>{text}</p>", figures.layer_curves(with_layers))]
 
 

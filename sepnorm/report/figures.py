@@ -95,6 +95,9 @@ def log_axis(found: Any) -> None:
     decades = math.log10(max(values) / min(values)) if values else 0.0
     ticks = None if decades < 0.5 else "D2" if decades < 3 else math.ceil(decades / 6)
     found.update_yaxes(type="log", tickformat="~g", nticks=6, dtick=ticks)
+    if values and decades < 0.01:  # what differs by rounding alone is a level line
+        middle = math.log10(max(values))
+        found.update_yaxes(range=[middle - 0.1, middle + 0.1])
 
 
 def _add_line(found: Any, x: list[Any], y: list[float], name: str, look: Style) -> None:
@@ -188,7 +191,7 @@ def layer_curves(layers: Mapping[str, Sequence[SiteStatistics]]) -> list[Any]:
     found = []
     for key, title, axis, scale in measures:
         drawn = f"{axis[0].upper()}{axis[1:]} of what leaves each norm{', on a logarithmic axis' * (scale == 'log')}"
-        curve = figure(title, "norm, in the order of calls", axis, f"{drawn}: [CLS] full, tokens dotted.")
+        curve = figure(title, "norm, in the order of calls", axis, f"{drawn}: [CLS] solid, tokens dotted.")
         for name, sites in layers.items():
             paths = [f"{i}: {site.path}" + (" (degenerate)" if site.degenerate else "") for i, site in enumerate(sites)]
             for part, label, dash in (("cls", "[CLS]", "solid"), ("tokens", "tokens", "dot")):

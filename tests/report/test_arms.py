@@ -101,3 +101,11 @@ def test_a_log_axis_has_ticks_at_any_range():
         found.data[0].y = values
         log_axis(found)
         assert found.layout.yaxis.dtick == ticks
+
+
+def test_rounding_is_not_drawn_as_a_curve():
+    found = spectrum({"x": [1.0]})
+    found.data[0].y = [5.65685, 5.656851]
+    log_axis(found)
+    low, high = found.layout.yaxis.range
+    assert high - low > 0.1

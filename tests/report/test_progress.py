@@ -38,7 +38,10 @@ def test_the_grid_says_how_far_every_run_is():
     assert lines[0].split() == ["seed", "0", "1", "2"]
     assert [line.split() for line in lines[1:3]] == [["ln", "✓", "·", "·"], ["bn+ln@final", "50", "%", "·", "·"]]
     # half a run took 10 s; 4.5 of the 5 that were to be done are left
-    assert lines[3] == "1 of 6 runs; 90 s left at most; bn+ln@final, seed 0: loss 0.500, 900 samples/s" or "2 min" in lines[3]
+    assert (
+        lines[3] == "1 of 6 runs; 90 s left at most; bn+ln@final, seed 0: loss 0.500, 900 samples/s"
+        or "2 min" in lines[3]
+    )
     assert grid.seconds_left() == pytest.approx(90.0)
     grid.finish("bn+ln@final", 0, failed=True)
     assert grid.cell("bn+ln@final", 0) == "✗"
