@@ -659,7 +659,7 @@ def _(here):
     model.save_published(here.folder / "saved")
 
 
-@case("are no valid molecules")
+@case("are not valid molecules")
 def _(here: Here) -> str:
     here.write("s.csv", "smiles,y", *(f"{'C(' if number < 5 else 'CC'},{number}" for number in range(20)))
     return here.run("pretrain", "molecules", "--data", "s.csv")

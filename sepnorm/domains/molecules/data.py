@@ -114,7 +114,7 @@ def _molecules(table: Table, config: MoleculeConfig) -> tuple[MoleculeSet, list[
     count = len(table.smiles)
     if rejected:
         some = "; ".join(f"row {each.row + 1} {each.smiles!r}: {each.reason}" for each in rejected[:3])
-        said = f"{len(rejected)} of {count} rows of {table.source} are no valid molecules, such as {some}"
+        said = f"{len(rejected)} of {count} rows of {table.source} are not valid molecules, such as {some}"
         if len(rejected) > config.max_rejected * count:
             raise SepNormError(f"{said}. Fix them, or allow more with --set max_rejected=SHARE.")
         warnings.warn(f"{said}. They are left out.", LeftOutWarning, stacklevel=3)

@@ -109,7 +109,7 @@ def _parse(text: Any, max_atoms: int) -> Any:
 def _problem(chem: Any, text: str) -> str:
     raw = chem.MolFromSmiles(text, sanitize=False)
     if raw is None:
-        return "it is no valid SMILES"
+        return "it is not valid SMILES"
     problems = chem.DetectChemistryProblems(raw)
     return problems[0].Message() if problems else "its chemistry is not possible"
 

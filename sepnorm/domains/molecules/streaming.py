@@ -147,14 +147,14 @@ class Ahead:
         first = f"such as {rejected[0].smiles!r}: {rejected[0].reason}"
         if not self._rejected:
             warnings.warn(
-                f"some rows of {self._config.data} are no valid molecules, {first}. Each is replaced by the molecule before it.",
+                f"some rows of {self._config.data} are not valid molecules, {first}. Each is replaced by the molecule before it.",
                 LeftOutWarning,
                 stacklevel=2,
             )
         self._read, self._rejected = self._read + read, self._rejected + len(rejected)
         if self._rejected > max(_FEW, self._config.max_rejected * self._read):
             raise SepNormError(
-                f"{self._rejected} of the first {self._read} rows of {self._config.data} are no valid molecules, "
+                f"{self._rejected} of the first {self._read} rows of {self._config.data} are not valid molecules, "
                 f"{first}. Fix them, or allow more with --set max_rejected=SHARE."
             )
 

@@ -62,7 +62,7 @@ def test_a_comparison_shows_each_table_and_draws_molecules_on_hover(run, sets):
     words = ["--norms", "ln,bn+ln@final", "--seeds", "1", *SETTINGS, "--set", f"test={sets}", "--out", "c"]
     code, out, err = run("compare", "molecules", "--data", "plain.csv", *words)
     assert code == 0, err
-    assert err.count("Note: 1 of 101 rows of plain.csv are no valid molecules, such as row 101 'C1CC'") == 1
+    assert err.count("Note: 1 of 101 rows of plain.csv are not valid molecules, such as row 101 'C1CC'") == 1
     written = Path("c/results.md").read_text()
     assert "[CLS] probe of lengths, RMSE" in out and "[CLS] probe of odd, ROC AUC" in written
     page = Path("c/report.html").read_text()

@@ -132,7 +132,7 @@ def test_a_row_that_is_no_molecule_is_replaced_and_many_are_refused(tmp_path, mo
     later = MoleculeStream(config(lines(tmp_path, SMILES + ["C1CC"] * 20), task="pretrain")).open(0)
     with (
         pytest.warns(LeftOutWarning),
-        pytest.raises(SepNormError, match=r"of the first .* are no valid molecules"),
+        pytest.raises(SepNormError, match=r"of the first .* are not valid molecules"),
     ):
         later.take(118)
     later.close()
@@ -161,7 +161,7 @@ def test_what_a_stream_cannot_have_is_refused(tmp_path, changes, message):
 
 
 def test_a_stream_without_molecules_is_refused(tmp_path):
-    with pytest.raises(SepNormError, match="are no valid molecules"):
+    with pytest.raises(SepNormError, match="are not valid molecules"):
         MoleculeStream(config(lines(tmp_path, ["x y"] * 50), task="pretrain"))
     (tmp_path / "a.sdf").write_text("x")
     with pytest.raises(SepNormError, match=r"names no file of a kind that can be streamed: \.smi"):
