@@ -207,23 +207,28 @@ class _Enter:
         running: Pass = context.value
         if mask is not None:
             context.refine(Pass(running.sets, _checked(mask, len(context.kinds))))
-        elif running.kinds is None and isinstance(ids := self._argument("input_ids", args, kwargs), Tensor):
-            attended = self._argument("attention_mask", args, kwargs)
-            found = context.by_ids(ids, attended if isinstance(attended, Tensor) else None)
+        elif running.kinds is None and (found := self._found(args, kwargs)) is not None:
             if module.training and not self.found:
                 self._require(found)
             context.refine(Pass(running.sets, found))
         context.depth += 1
         return (args, kwargs) if handed else None
 
-    def _argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name in kwargs:
-            return kwargs[name]
-        # a SentenceTransformer takes the batch as one mapping and bypasses hooks on its encoder
-        if args and isinstance(args[0], Mapping):
-            return args[0].get(name)
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """The special tokens of a call: by its ids, or by its attention mask if only places count."""
+        ids, attended = (self._argument(name, args, kwargs) for name in ("input_ids", "attention_mask"))
+        if ids is None and attended is not None and all(kind.token is None for kind in self.context.kinds):
+            ids = attended.long()
+        return None if ids is None else self.context.by_ids(ids, attended)
+
+    def _argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """An argument (batch, tokens). A model for choices has another dimension, and hands on one without it."""
         position = self.names.index(name) if name in self.names else len(args)
-        return args[position] if position < len(args) else None
+        value = kwargs.get(name, args[position] if position < len(args) else None)
+        # a SentenceTransformer takes the batch as one mapping and bypasses hooks on its encoder
+        if value is None and args and isinstance(args[0], Mapping):
+            value = args[0].get(name)
+        return value if isinstance(value, Tensor) and value.dim() == 2 else None
 
     def _require(self, found: Tensor) -> None:
         """Raises if the first training batch lacks a kind of token: its vectors would never be trained."""

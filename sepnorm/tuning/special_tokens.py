@@ -126,7 +126,9 @@ class SpecialTokens(nn.Module):
         if tuple(kinds.shape) != (batch, tokens):
             raise SepNormError(
                 f"special tokens are known for {tuple(kinds.shape)} tokens as (batch, tokens), but layer {layer} is handed "
-                f"{(batch, tokens)}: the model inserts tokens or splits the batch before this layer."
+                f"{(batch, tokens)}: the model adds tokens or splits the batch before this layer. If it pads to a multiple of its "
+                "window, pad as much before the call (pad_to_multiple_of= of the tokeniser). Otherwise call it with "
+                "special_mask= for all of its tokens."
             )
         each = (sets,) * batch if isinstance(sets, str) else sets
         if len(each) != batch:

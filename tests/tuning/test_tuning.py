@@ -188,6 +188,42 @@ def test_a_mask_is_handed_on_where_there_are_no_ids():
     hidden(model, dict(inputs_embeds=embedded))  # [CLS] is the first token, whatever is in it
 
 
+def test_cls_behind_padding_is_found_without_ids():
+    model, inputs = bert(), {key: value.flip(1) for key, value in with_sep().items()}
+    assert not inputs["attention_mask"][:, 0].all()
+    tuned(model, "cls")
+    embedded = model.embeddings.word_embeddings(inputs["input_ids"])
+    without = dict(inputs_embeds=embedded, attention_mask=inputs["attention_mask"])
+    assert torch.equal(hidden(model, without), hidden(model, inputs))
+
+
+def test_choices_are_samples():
+    """Ids (batch, choices, tokens) reach the encoder as (batch x choices, tokens)."""
+    torch.manual_seed(0)
+    model, inputs = T.BertForMultipleChoice(T.BertConfig(**BERT)).eval(), with_sep()
+    choices = {key: value.view(2, 3, -1) for key, value in inputs.items()}
+    special = tuned(model)
+    tuned(model, name="other", seed=1)
+    found = {}
+    for name in ("default", "other"):
+        special.use(name)
+        with torch.no_grad():
+            found[name] = model(**choices).logits
+    tuning.remove(model)
+    with torch.no_grad():
+        tuned(model.bert)
+        expected = model.classifier(model.bert(**inputs).pooler_output).view(2, 3)
+    assert torch.equal(found["default"], expected) and not torch.equal(found["other"], expected)
+
+
+def test_models_that_add_tokens_are_told_what_to_do():
+    model = T.LongformerModel(T.LongformerConfig(**BERT, attention_window=4)).eval()
+    sepnorm.tune_special(model, {"cls": None, "sep": SEP}, example=with_sep(6, 8))
+    hidden(model, with_sep(6, 8))
+    with pytest.raises(SepNormError, match=r"handed \(6, 12\): .*pad_to_multiple_of= of the tokeniser"):
+        hidden(model, with_sep(6, 9))
+
+
 def test_two_sets_in_one_batch_are_each_alone():
     model, inputs = bert(), with_sep(4)
     tuned(model, name="a", seed=1)
