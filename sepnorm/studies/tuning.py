@@ -11,10 +11,13 @@ from sepnorm.errors import SepNormError, UnreadableDataError
 from sepnorm.experiment.comparison import Arm, Comparison, compare
 from sepnorm.experiment.intervals import Interval
 from sepnorm.experiment.launchers import Watch
+from sepnorm.experiment.launchers.local import places
 from sepnorm.experiment.metrics import Metric, Metrics
+from sepnorm.experiment.runs import using_threads
 from sepnorm.report.tables import Table
 from sepnorm.studies.drawn import Drawn
-from sepnorm.studies.tuning_runs import RATES, TASKS, TuningConfig, TuningRecipe, require_peft
+from sepnorm.studies.tuning_runs import RATES, TASKS, TuningConfig, TuningRecipe, require_peft, seconds_a_step
+from sepnorm.training.configs import ArmConfig
 
 #: Name of the data, for ``--data transfer=PATH``.
 DATA = "transfer"
@@ -33,9 +36,11 @@ METRICS = Metrics(
 def base_config(scale: str, given: Mapping[str, Any], data: Mapping[str, str]) -> TuningConfig:
     """The config of every run, checked before anything is run."""
     start = TuningConfig(steps=_STEPS[scale], data=data.get(DATA, ""))
-    for key in ("task", "method", "learning_rate", "choosing", "norm", "sites"):
-        if key in given:
+    for key in given:
+        if key in ("task", "method", "learning_rate", "choosing"):
             raise SepNormError(f"{key} is what the study compares, and cannot be set.")
+        if key in ArmConfig.model_fields and key not in TuningConfig.__annotations__:
+            raise SepNormError(f"{key} has no effect on the study of tuning, and cannot be set.")
     return start.changed(given)
 
 
@@ -54,13 +59,20 @@ def tuning(
 
 
 def planned(base: TuningConfig, seeds: int | None) -> Table:
-    """Number of runs and steps of the study."""
+    """Runs, steps and hours of the study, from a short measurement; reading and scoring come on top."""
+    with using_threads(base):
+        full, tuned = (seconds_a_step(base, method) for method in ("full", "pasta"))
+    trained = {method: full if method == "full" else tuned for method, rates in RATES.items() if rates}
     rows = []
     for task in TASKS:
-        tried = _tried(base.changed({"task": task}))
-        rows.append([f"{task}, learning rates", str(len(tried)), str(tried[0].steps)])
-        rows.append([task, str(len(RATES) * (seeds or SEEDS)), str(base.steps)])
-    return ["part", "runs", "steps a run"], rows
+        tried, finals = _tried(base.changed({"task": task})), seeds or SEEDS
+        for part, runs, steps, seconds in (
+            (f"{task}, learning rates", len(tried), tried[0].steps, sum(trained[each.method] for each in tried)),
+            (task, len(RATES) * finals, base.steps, sum(trained.values()) * finals),
+        ):
+            hours = seconds * steps / 3600 / min(places(base), runs)
+            rows.append([part, str(runs), str(steps), f"{hours:.2g}"])
+    return ["part", "runs", "steps a run", "hours in all"], rows
 
 
 def _tried(base: TuningConfig) -> list[TuningConfig]:

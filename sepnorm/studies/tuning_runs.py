@@ -19,7 +19,7 @@ from sepnorm.domains.probes import STRENGTHS
 from sepnorm.domains.text.classification import Classification
 from sepnorm.domains.text.config import PRESETS
 from sepnorm.domains.text.sets import load_sets
-from sepnorm.domains.text.starting import open_start
+from sepnorm.domains.text.starting import Start, open_start
 from sepnorm.domains.text.tokens import Tokens
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.experiment.runs import Outcome
@@ -60,6 +60,7 @@ class TuningConfig(ArmConfig):
     held_out: int = Field(500, gt=1)  # largest number of development samples
     tested: int = Field(2000, gt=1)  # largest number of test samples
     choosing: bool = False  # whether the run tries a learning rate and is scored on development data
+    device: Literal["cpu"] = "cpu"
     threads: int = Field(1, ge=0)
 
     @property
@@ -85,7 +86,7 @@ class TuningRecipe:
     def __init__(self, base: TuningConfig) -> None:
         found = load_sets([base.task], base.data or None)[base.task]
         assert isinstance(found, Classification)
-        self.start = open_start(PRESETS["demo"].changed({"model": base.model, "length": base.length}), [])
+        self.start = _start(base)
         texts, labels, self.parts = _parted(found, base)
         self.classes = sorted(set(labels))
         self.labels = torch.tensor([self.classes.index(label) for label in labels])
@@ -177,6 +178,28 @@ class TuningRecipe:
         for pool in order.split(_POOL * size):
             found += list(self._by_length(pool).split(size))
         return [found[i] for i in torch.randperm(len(found)).tolist()]
+
+
+def seconds_a_step(base: TuningConfig, method: str) -> float:
+    """Seconds of a training step on made-up texts of half the largest length, as most texts are shorter."""
+    start = _start(base)
+    encoder, _ = start.fresh(PRESETS["demo"])
+    model = Classifier(encoder, encoder.config.hidden_size, 2).train()
+    prepare(model, method, start.tokenizer)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], weight_decay=0.0)
+    ids = torch.randint(len(start.tokenizer), (base.batch_size, max(2, base.length // 2)))
+    ids[:, 0], ids[:, -1] = start.tokenizer.cls_token_id, start.tokenizer.sep_token_id
+    seconds = []
+    for _ in range(_TIMED):
+        begun = time.perf_counter()
+        F.cross_entropy(model(input_ids=ids), ids[:, 0] * 0).backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds)
+
+
+def _start(base: TuningConfig) -> Start:
+    return open_start(PRESETS["demo"].changed({"model": base.model, "length": base.length}), [])
 
 
 def _parted(task: Classification, base: TuningConfig) -> tuple[list[str], list[str], dict[str, Tensor]]:

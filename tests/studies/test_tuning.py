@@ -15,7 +15,7 @@ from sepnorm import SepNormError
 from sepnorm.studies import tuning_runs
 from sepnorm.studies.parts import parts_of
 from sepnorm.studies.plan import STUDIES
-from sepnorm.studies.tuning import base_config, tuning
+from sepnorm.studies.tuning import base_config, planned, tuning
 from sepnorm.studies.tuning_runs import RATES, TuningConfig, TuningRecipe
 
 PEFT = Path(__file__).parents[2] / ".peft"
@@ -63,6 +63,10 @@ def test_a_method_trains_what_it_says(base, method, tmp_path):
 def test_settings_are_checked_before_anything_is_run(base, monkeypatch, tmp_path):
     with pytest.raises(SepNormError, match="method is what the study compares"):
         base_config("demo", {"method": "pasta"}, {})
+    with pytest.raises(SepNormError, match="uniformity_weight has no effect on the study of tuning"):
+        base_config("demo", {"uniformity_weight": 0.1}, {})
+    with pytest.raises(SepNormError, match="device='cuda'"):
+        base_config("demo", {"device": "cuda"}, {})
     with pytest.raises(SepNormError, match="need 8,000 texts to train on, and mr has 92"):
         TuningRecipe(base.changed({"steps": 1000}))
     with pytest.raises(SepNormError, match="--data names 'mr', and there are transfer"):
@@ -70,6 +74,13 @@ def test_settings_are_checked_before_anything_is_run(base, monkeypatch, tmp_path
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(SepNormError, match="LoRA and LN tuning of peft: pip install 'sepnorm\\[tuning\\]'"):
         tuning(base, 1, tmp_path)
+
+
+def test_the_plan_has_the_time_of_every_part(base):
+    header, rows = planned(base, 2)
+    assert header == ["part", "runs", "steps a run", "hours in all"]
+    assert [row[:3] for row in rows[:2]] == [["mr, learning rates", "15", "2"], ["mr", "12", "4"]]
+    assert len(rows) == 6 and all(0 < float(row[3]) < 1 for row in rows)
 
 
 @pytest.mark.slow
