@@ -98,7 +98,10 @@ def _parse(text: Any, max_atoms: int) -> Any:
         raise _RefusedError("the SMILES is empty")
     if len(text) > LONGEST_TEXT:
         raise _RefusedError(f"it has more than {LONGEST_TEXT:,} characters")
-    molecule = Chem.MolFromSmiles(text)
+    try:
+        molecule = Chem.MolFromSmiles(text)
+    except UnicodeEncodeError as error:
+        raise _RefusedError("it has half of a character, as in text of another encoding") from error
     if molecule is None:
         raise _RefusedError(f"RDKit cannot read it: {_problem(Chem, text)}")
     if not 1 <= molecule.GetNumAtoms() <= max_atoms:
@@ -227,6 +230,8 @@ def _encoder(values: list[Any], categories: Sequence[int]) -> Callable[[Any], by
 
 def as_graphs(data: Any, kind: str) -> Sequence[Graph]:
     """Graphs as they are, and what ``from_pyg`` takes."""
+    if isinstance(data, Graphs):  # a list of a million would be large
+        return data
     found = [data] if isinstance(data, Graph) or hasattr(data, "edge_index") else list(data)
     return found if all(isinstance(graph, Graph) for graph in found) else from_pyg(found, kind)
 
@@ -262,7 +267,7 @@ def _from_pyg(number: int, item: Any, kind: str) -> Graph:
         )
     if getattr(item, "ptr", None) is not None:
         raise SepNormError(f"graph {number} is a batch of several graphs: give batch.to_data_list().")
-    x, index, attributes = (np.asarray(value) for value in (item.x, item.edge_index, item.edge_attr))
+    x, index, attributes = (_array(value) for value in (item.x, item.edge_index, item.edge_attr))
     atoms = _codes_of(x, features.atoms, f"x of graph {number}")
     codes = _codes_of(attributes, features.bonds, f"edge_attr of graph {number}")
     smiles = getattr(item, "smiles", None)
@@ -293,6 +298,11 @@ def _from_pyg(number: int, item: Any, kind: str) -> Graph:
             "none from an atom to itself; other graphs were found."
         )
     return Graph(atoms, here[:, :2].astype(np.uint8), here[:, 2:].astype(np.uint8), kind)
+
+
+def _array(values: Any) -> Any:
+    """NumPy's array of a list or of a tensor, on any device."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 
 def _codes_of(values: Any, categories: Sequence[int], what: str) -> Bytes:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sepnorm.distributed import mean_over_all
 from sepnorm.domains.molecules.batches import buckets, collate
 from sepnorm.domains.molecules.config import MoleculeConfig
-from sepnorm.domains.molecules.features import featurise
+from sepnorm.domains.molecules.features import as_graphs, featurise
 from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
 from sepnorm.domains.molecules.graphs import Graph, feature_set
 from sepnorm.domains.molecules.published import Graphormer
@@ -21,12 +21,12 @@ from sepnorm.pooling import pool
 from sepnorm.training.arm_norms import give_norms
 
 
-def encode(graphormer: GraphormerModel | Graphormer, graphs: Sequence[Graph], size: int = 128) -> Tensor:
+def encode(graphormer: GraphormerModel | Graphormer, graphs: Sequence[Graph] | Any, size: int = 128) -> Tensor:
     """Encodes graphs as their [VNode]. The model is put into evaluation mode.
 
     Args:
         graphormer: the model.
-        graphs: molecules with the feature set of the model.
+        graphs: molecules with the feature set of the model, or what ``from_pyg`` takes.
         size: batch size.
 
     Returns:
@@ -37,9 +37,10 @@ def encode(graphormer: GraphormerModel | Graphormer, graphs: Sequence[Graph], si
 
 @torch.no_grad()
 def vectors(
-    graphormer: GraphormerModel | Graphormer, graphs: Sequence[Graph], poolings: Sequence[str], size: int = 128
+    graphormer: GraphormerModel | Graphormer, graphs: Sequence[Graph] | Any, poolings: Sequence[str], size: int = 128
 ) -> dict[str, Tensor]:
     """Vectors (count, size) of each graph by each pooling: [VNode] is in the place of [CLS], and tokens are the atoms."""
+    graphs = as_graphs(graphs, graphormer.config.features)
     graphormer.eval()
     found: dict[str, Tensor] = {}
     for rows in buckets([len(graph) for graph in graphs], size):
@@ -62,17 +63,20 @@ def atoms_of(hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def encode_atoms(graphormer: GraphormerModel | Graphormer, graphs: Sequence[Graph], size: int = 128) -> list[Tensor]:
+def encode_atoms(
+    graphormer: GraphormerModel | Graphormer, graphs: Sequence[Graph] | Any, size: int = 128
+) -> list[Tensor]:
     """Encodes the atoms of graphs. The model is put into evaluation mode.
 
     Args:
         graphormer: the model.
-        graphs: molecules with the feature set of the model.
+        graphs: molecules with the feature set of the model, or what ``from_pyg`` takes.
         size: batch size.
 
     Returns:
         A tensor (atoms, width) for each graph, in the order of ``graphs``.
     """
+    graphs = as_graphs(graphs, graphormer.config.features)
     graphormer.eval()
     found: dict[int, Tensor] = {}
     for rows in buckets([len(graph) for graph in graphs], size):

@@ -108,14 +108,15 @@ def test_codes_stay_within_the_categories(kind):
 
 
 def test_rows_that_are_no_molecule_are_named_with_the_reason(capfd):
-    rows = ["CCO", "", "C(C", "C(C)(C)(C)(C)C", None, "C" * 129, "[Si](C)C", "  ", "C"]
+    rows = ["CCO", "", "C(C", "C(C)(C)(C)(C)C", None, "C" * 129, "[Si](C)C", "  ", "C\udc80", "C"]
     graphs, rejected = featurise(rows)
     assert graphs.sizes.tolist() == [3, 1]
     reasons = {row: reason for row, _, reason in rejected}
-    assert list(reasons) == [1, 2, 3, 4, 5, 6, 7] and [entry.smiles for entry in rejected] == rows[1:8]
+    assert list(reasons) == [1, 2, 3, 4, 5, 6, 7, 8] and [entry.smiles for entry in rejected] == rows[1:9]
     assert "empty" in reasons[1] and "empty" in reasons[7]
     assert "no valid SMILES" in reasons[2] and "greater than permitted" in reasons[3]
     assert "NoneType" in reasons[4] and "129 atoms" in reasons[5] and "Si is none of ZINC's 28" in reasons[6]
+    assert "half of a character" in reasons[8]
     assert not capfd.readouterr().err
 
 
@@ -186,6 +187,12 @@ def test_graphs_of_pyg_are_those_of_the_same_smiles(kind):
 def test_flat_features_of_pyg_are_taken_too():
     flat = ethanol(x=[0, 0, 1], attributes=[[1], [1], [1], [1]])
     assert np.array_equal(from_pyg([flat])[0].atoms, from_pyg([ethanol()])[0].atoms)
+
+
+def test_tensors_of_pyg_may_need_gradients():
+    item = ethanol(x=[[0.0], [0.0], [1.0]])
+    item.x.requires_grad_()
+    assert np.array_equal(from_pyg([item])[0].atoms, from_pyg([ethanol()])[0].atoms)
 
 
 @pytest.mark.parametrize(

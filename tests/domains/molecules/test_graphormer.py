@@ -16,7 +16,8 @@ from sepnorm import SepNormError
 from sepnorm.domains.molecules.batches import collate
 from sepnorm.domains.molecules.features import featurise
 from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerLayer, GraphormerModel
-from sepnorm.domains.molecules.model import encode_atoms
+from sepnorm.domains.molecules.model import encode, encode_atoms
+from sepnorm.domains.molecules.model import vectors as pooled
 from sepnorm.domains.molecules.published.config import PublishedConfig
 
 KINDS = ["zinc", "ogb"]
@@ -319,14 +320,24 @@ def test_a_config_that_cannot_be_built_is_refused():
         GraphormerConfig(features="obg")
 
 
-def test_graphs_of_pyg_go_in_as_they_are():
-    items = [
-        SimpleNamespace(
-            x=graph.atoms, edge_index=np.concatenate([ends, ends[:, ::-1]]).T, edge_attr=np.concatenate([codes] * 2)
-        )
-        for graph in featurise(SMILES)[0]
+class Data(SimpleNamespace):
+    """As PyG has it: its length is the number of its tensors."""
+
+    def __len__(self):
+        return len(vars(self))
+
+
+def as_pyg(graphs):
+    """Molecules by ``zinc``, whose only feature has the codes as categories."""
+    return [
+        Data(x=graph.atoms, edge_index=np.concatenate([ends, ends[:, ::-1]]).T, edge_attr=np.concatenate([codes] * 2))
+        for graph in graphs
         for ends, codes in [(graph.bonds.astype(int), graph.bond_features)]
     ]
+
+
+def test_graphs_of_pyg_go_in_as_they_are():
+    items = as_pyg(featurise(SMILES)[0])
     net = model()
     wanted = vectors(net, featurise(SMILES)[0])
     batch = SimpleNamespace(edge_index=None, to_data_list=lambda: items)
@@ -352,3 +363,15 @@ def test_atoms_have_vectors_of_their_own(published):
         wanted = net(**net.collate(graphs)).last_hidden_state
     for row, atoms in enumerate(found):
         assert (atoms - wanted[row, 1 : 1 + len(atoms)]).abs().max() < 1e-5
+
+
+def test_graphs_of_pyg_are_encoded_as_molecules_are():
+    graphs, net = featurise(SMILES)[0], model()
+    items = as_pyg(graphs)
+    batch = Data(edge_index=None, to_data_list=lambda: items)
+    loader = [Data(edge_index=None, to_data_list=lambda item=item: [item]) for item in items]
+    for given in (items, batch, loader, iter(loader)):
+        assert torch.equal(encode(net, given), encode(net, graphs))
+    for found, wanted in zip(encode_atoms(net, items), encode_atoms(net, graphs), strict=True):
+        assert torch.equal(found, wanted)
+    assert torch.equal(pooled(net, items, ["mean"])["mean"], pooled(net, graphs, ["mean"])["mean"])
