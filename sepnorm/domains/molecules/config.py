@@ -10,6 +10,9 @@ from sepnorm.domains.molecules.graphs import MOST_ATOMS
 from sepnorm.errors import SepNormError
 from sepnorm.training.configs import RunConfig
 
+#: Atoms that a molecule may have by default.
+USUAL_ATOMS = 128
+
 
 class MoleculeConfig(RunConfig):
     """A Graphormer (Ying et al., NeurIPS 2021), trained on a property, or pretrained without labels and probed."""
@@ -25,7 +28,7 @@ class MoleculeConfig(RunConfig):
         "auto"  # the split of the data; else random, or by scaffold for pretraining
     )
     max_rejected: float = Field(0.05, ge=0, lt=1)  # share of rows that may be invalid
-    max_atoms: int = Field(128, ge=1, le=MOST_ATOMS)  # larger molecules are left out
+    max_atoms: int = Field(USUAL_ATOMS, ge=1, le=MOST_ATOMS)  # larger molecules are left out
     molecules: int | None = Field(None, gt=5)  # number of rows to use; null for all
     train_molecules: int | None = Field(None, gt=1)  # number of training molecules to use; null for all
     stream: int | None = Field(None, gt=1)  # read data of any size while training, this many molecules at a time
@@ -77,7 +80,7 @@ PRESETS = {
         feed_forward=48,
         epochs=8,
         batch_size=64,
-        max_atoms=40,  # a batch is padded to its largest molecule, and few are larger
+        max_atoms=40,  # a batch is padded to its largest molecule, and few of the NCI are larger
         learning_rate=2e-3,  # small models and few steps need a higher rate than the published 2e-4
         weight_decay=0.01,
         adam_betas=(0.9, 0.999),

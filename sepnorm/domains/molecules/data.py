@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sepnorm.data.choices import evenly
 from sepnorm.domains.molecules.cache import featurise_many
-from sepnorm.domains.molecules.config import MoleculeConfig
+from sepnorm.domains.molecules.config import USUAL_ATOMS, MoleculeConfig
 from sepnorm.domains.molecules.features import Rejected, from_pyg
 from sepnorm.domains.molecules.graphs import Graph
 from sepnorm.domains.molecules.tables import NAMING, SPLITS, Table, read_table, tables_in
@@ -204,6 +204,7 @@ def load_probed(
         "targets": target,
         "molecules": None,
         "train_molecules": None,
+        "max_atoms": max(config.max_atoms, USUAL_ATOMS),  # a preset's lower limit is for training speed
         "kind": "auto",
     }
     return {

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from sepnorm.domains import Domain, Look, Metric, Metrics
-from sepnorm.domains.molecules.config import PRESETS, MoleculeConfig
+from sepnorm.domains.molecules.config import PRESETS, USUAL_ATOMS, MoleculeConfig
 from sepnorm.experiment.metrics import GEOMETRY, LOSS
 from sepnorm.training.configs import RunConfig
 
@@ -74,7 +74,15 @@ class Molecules(Domain):
     metrics = METRICS
 
     def settings(self, preset: str | None, given: Mapping[str, Any]) -> RunConfig:
-        """Settings of a run. Data without a property means pretraining, and probes if there are tables for them."""
+        """Settings of a run. Data without a property means pretraining, and probes if there are tables for them.
+
+        The demo's limit of atoms is for its own data, and a preset's number of molecules is not for a stream.
+        """
+        demo = PRESETS["demo"]
+        lifted: dict[str, Any] = {"train_molecules": None} if "stream" in given else {}
+        if preset in (None, "demo") and given.get("data", demo.data) != demo.data:
+            lifted["max_atoms"] = USUAL_ATOMS
+        given = lifted | dict(given)
         if "data" in given and "task" not in given:
             from sepnorm.domains.molecules.look import has_targets
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sepnorm.domains.evaluation import Evaluation, Task
-from sepnorm.domains.molecules.config import PRESETS, MoleculeConfig
+from sepnorm.domains.molecules.config import PRESETS
 from sepnorm.domains.molecules.data import load_probed
 from sepnorm.domains.molecules.encoder import MoleculeEncoder
 from sepnorm.domains.molecules.recipe import probe_set
@@ -18,8 +18,7 @@ def evaluate(encoder: MoleculeEncoder, task: Task) -> Evaluation:
         raise SepNormError(
             f"{encoder.name} is a model of molecules: add --data with a table, or a folder of tables, to probe it on."
         )
-    atoms = MoleculeConfig.model_fields["max_atoms"].default  # not the demo's limit, which is for training speed
-    given = {"task": "pretrain", "test": task.data, "features": encoder.model.config.features, "max_atoms": atoms}
+    given = {"task": "pretrain", "test": task.data, "features": encoder.model.config.features}
     sets = load_probed(PRESETS["demo"].changed(given), task.column, task.label, "name it by --label NAME")
     parts = [f"{name}: {len(one.train):,} / {len(one.valid):,} / {len(one.test):,}" for name, one in sets.items()]
     found = Evaluation(encoder.name, task.data, f"molecules for training / validation / test of {', '.join(parts)}")

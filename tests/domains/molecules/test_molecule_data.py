@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sepnorm import SepNormError
+from sepnorm.domains import open_domain
 from sepnorm.domains.molecules.config import PRESETS
 from sepnorm.domains.molecules.data import load_molecules, load_probed, scaffold
 from sepnorm.domains.molecules.tables import read_table
@@ -163,6 +164,18 @@ def test_a_table_of_several_targets_is_a_test_of_a_pretrained_model_too(tmp_path
     assert found.names == ["NR-AR", "NR-ER"] and found.classes
     assert [part.targets.shape[1] for part in (found.train, found.valid, found.test)] == [2, 2, 2]
     assert bool(found.train.targets.isnan().any())
+
+
+def test_the_demos_limits_are_for_its_own_molecules(tmp_path):
+    rings = table(tmp_path, [f"C1{'C' * size}1,{size}" for size in range(2, 60)])
+    molecules = open_domain("molecules")
+    assert molecules.settings(None, {"data": "nci"}) == molecules.settings("demo", {}) == PRESETS["demo"]
+    assert molecules.settings(None, {"data": rings}).max_atoms == 128
+    assert molecules.settings(None, {"data": rings, "max_atoms": 50}).max_atoms == 50
+    assert molecules.settings(None, {"data": rings}).train_molecules == PRESETS["demo"].train_molecules
+    assert molecules.settings(None, {"data": rings, "stream": 64}).train_molecules is None
+    (tested,) = load_probed(PRESETS["demo"].changed({"task": "pretrain", "test": rings})).values()
+    assert not tested.rejected
 
 
 def test_rows_that_are_no_molecule_are_named_and_left_out_up_to_a_limit(tmp_path):
