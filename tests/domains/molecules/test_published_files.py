@@ -135,6 +135,7 @@ def test_folders_that_are_refused(tmp_path, what, monkeypatch):
     ("what", "message"),
     [
         ("code", "holds more than tensors and settings"),
+        ("a whole model", r"unpickled: torch\.nn\.modules\.linear\.Linear\. If you trust it"),
         ("packed", "is packed"),
         ("text", "no checkpoint that torch.save wrote"),
         ("a list", "holds a list"),
@@ -147,6 +148,7 @@ def test_checkpoints_that_are_refused(tmp_path, what, message):
     path, marker = tmp_path / "checkpoint.pt", tmp_path / "made"
     kept = {
         "code": microsoft(model(), extra=Evil(marker)),
+        "a whole model": nn.Linear(3, 3),
         "a list": [1, 2],
         "no tensors": {"model": {"a": 1}},
         "another model": {"model": nn.Linear(3, 3).state_dict()},

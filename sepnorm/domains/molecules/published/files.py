@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import pickle
+import re
 import zipfile
 from argparse import Namespace
 from collections.abc import Mapping
@@ -221,9 +222,11 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
         with torch.serialization.safe_globals([Namespace]):
             found = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))  # torch's message is long, and says this in its middle
         raise SepNormError(
-            f"{path} holds more than tensors and settings, or is damaged, and nothing else is unpickled: {one_line(error)}. If you "
-            "trust it, keep its weights alone: torch.save({'model': torch.load(path, weights_only=False)['model']}, new_path)."
+            f"{path} holds more than tensors and settings, or is damaged, and nothing else is unpickled: "
+            f"{named[1] if named else one_line(error)}. If you trust it, keep its weights alone: torch.save({{'model': weights}}, "
+            "new_path), which are torch.load(path, weights_only=False)['model'], or a model's state_dict()."
         ) from error
     if not isinstance(found, Mapping):
         raise SepNormError(f"{path} holds a {type(found).__name__}, and weights by their names are needed.")
