@@ -251,6 +251,9 @@ def test_bad_graphs_are_refused(call, message):
         ({"collator": "google"}, "unknown collator 'google'"),
         ({"features": "obg"}, "Did you mean 'ogb'"),
         ({"bias": False}, "bias=False cannot be built"),
+        ({"max_nodes": 0}, "max_nodes is a whole number from 1 on, found 0"),
+        ({"spatial_pos_max": "far"}, "spatial_pos_max is a whole number from 1 on, found 'far'"),
+        ({"embed_scale": "large"}, "embed_scale is a number or None, found 'large'"),
     ],
 )
 def test_bad_settings_are_refused(settings_, message):

@@ -107,6 +107,11 @@ class PublishedConfig(PretrainedConfig):
             raise SepNormError(
                 f"multi_hop_max_dist lies between 1 and num_edge_dis={num_edge_dis}, found {multi_hop_max_dist}."
             )
+        for name, size in {"max_nodes": max_nodes, "spatial_pos_max": spatial_pos_max}.items():
+            if not isinstance(size, int) or size < 1:
+                raise SepNormError(f"{name} is a whole number from 1 on, found {size!r}.")
+        if not isinstance(embed_scale, int | float | None):
+            raise SepNormError(f"embed_scale is a number or None, found {embed_scale!r}.")
         self.num_classes = num_classes
         self.num_atoms = num_atoms
         self.num_edges = num_edges
