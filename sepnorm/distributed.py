@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, one_line
 
 _PARTED: list[Any] = []  # process groups that were destroyed, kept alive on purpose (see ``part``)
 
@@ -61,7 +61,34 @@ def join(seconds: float) -> None:
     Collectives time out after ``seconds``. On CPUs accelerate always uses 30 minutes, whatever is configured.
     """
     if world() > 1 and not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+        try:
+            dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+        except (
+            ValueError,
+            RuntimeError,
+        ) as error:  # a variable is not set, nobody is at the address, or some never come
+            raise SepNormError(
+                f"the {world()} processes of WORLD_SIZE did not meet: {one_line(error)}. Start all of them with torchrun or "
+                "accelerate, or unset WORLD_SIZE for a single process."
+            ) from error
+
+
+def check_joined() -> None:
+    """Refuses processes that would train independently: accelerate joins those on accelerators only by LOCAL_RANK."""
+    if world() > 1 and not many():
+        raise SepNormError(
+            f"WORLD_SIZE={world()} in the environment, but the processes are not joined: start them with torchrun or accelerate, "
+            "or unset WORLD_SIZE for a single process."
+        )
+
+
+def all_equal(number: int, device: torch.device) -> bool:
+    """Whether all processes have the same number."""
+    if not many():
+        return True
+    ends = torch.tensor([number, -number], device=device)
+    dist.all_reduce(ends, dist.ReduceOp.MAX)
+    return bool(ends[0] == -ends[1])
 
 
 def meet() -> None:

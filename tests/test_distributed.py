@@ -15,7 +15,9 @@ import torch.multiprocessing as mp
 sys.path.insert(0, str(Path(__file__).parent))
 from reference import randomise
 
-from sepnorm import SepNorm
+from sepnorm import SepNorm, SepNormError
+from sepnorm.distributed import check_joined, join
+from sepnorm.training.checkpoints import common_checkpoint, complete
 
 CASES = {
     "even": (4, 4),
@@ -96,3 +98,42 @@ def test_two_processes_equal_one(tmp_path, free_port):
                 found = first
                 torch.testing.assert_close(first, second, msg=f"{label}: {key} differs between ranks")
             torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6, msg=f"{label}: {key}")
+
+
+@pytest.mark.parametrize(
+    ("missing", "why"),
+    [
+        ("RANK", "environment variable RANK expected, but not set"),
+        ("MASTER_ADDR", "environment variable MASTER_ADDR expected, but not set"),
+        (None, "1/2 clients joined"),  # the other never comes
+    ],
+)
+def test_processes_that_do_not_meet_are_told_of_in_a_sentence(monkeypatch, free_port, missing, why):
+    told = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    if missing:
+        monkeypatch.delenv(missing)
+    with pytest.raises(SepNormError, match=rf"^the 2 processes of WORLD_SIZE did not meet: .*{why}.*torchrun") as said:
+        join(1)
+    assert "\n" not in str(said.value)
+    with pytest.raises(SepNormError, match="WORLD_SIZE=2 in the environment, but the processes are not joined"):
+        check_joined()
+
+
+def resuming(rank: int, port: int, folders: list[Path]) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    cpu = torch.device("cpu")
+    assert common_checkpoint(folders[0], cpu) == folders[0] / "checkpoint-3"
+    with pytest.raises(SepNormError, match=r"different checkpoints in .*: choose an --out folder that all nodes see"):
+        common_checkpoint(folders[rank], cpu)
+    dist.destroy_process_group()
+
+
+def test_processes_that_do_not_see_the_same_checkpoint_do_not_resume(tmp_path, free_port):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    (folders[0] / "checkpoint-3").mkdir(parents=True)
+    (folders[0] / "checkpoint-3" / "weights").write_text("")
+    complete(folders[0] / "checkpoint-3", {"losses": [], "seconds": 0, "pending": []})
+    mp.spawn(resuming, (free_port, folders), nprocs=2)

@@ -967,6 +967,31 @@ def _(here: Here) -> str:
     return here.run("pretrain", "images", "--out", "o")
 
 
+@case("processes of WORLD_SIZE did not meet")
+def _(here: Here) -> None:
+    from sepnorm.distributed import join
+
+    here.monkeypatch.setenv("WORLD_SIZE", "2")
+    here.monkeypatch.delenv("RANK", raising=False)
+    join(1)
+
+
+@case("but the processes are not joined")
+def _(here: Here) -> None:
+    from sepnorm.distributed import check_joined
+
+    here.monkeypatch.setenv("WORLD_SIZE", "2")
+    check_joined()
+
+
+@case("find different checkpoints in")
+def _(here: Here) -> None:
+    from sepnorm.training import checkpoints
+
+    here.monkeypatch.setattr(checkpoints, "all_equal", lambda number, device: False)
+    checkpoints.common_checkpoint(here.folder, torch.device("cpu"))
+
+
 @case("another process of this run is gone, so it stopped")
 def _(here: Here) -> None:
     from sepnorm.training.interruptions import lost_processes

@@ -9,6 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from sepnorm.distributed import all_equal
+from sepnorm.errors import SepNormError
 from sepnorm.files import settle, sync_below, write_text
 
 logger = logging.getLogger("sepnorm")
@@ -23,6 +27,16 @@ def last_checkpoint(folder: Path) -> Path | None:
             return path
         logger.warning("%s is incomplete or damaged and is skipped: the run resumes from the one before it.", path)
     return None
+
+
+def common_checkpoint(folder: Path, device: torch.device) -> Path | None:
+    """The last checkpoint, which must be the same in all processes, or they would train different steps together."""
+    last = last_checkpoint(folder)
+    if not all_equal(-1 if last is None else int(last.name.removeprefix("checkpoint-")), device):
+        raise SepNormError(
+            f"the processes of this run find different checkpoints in {folder}: choose an --out folder that all nodes see."
+        )
+    return last
 
 
 def complete(checkpoint: Path, kept: dict[str, Any]) -> None:

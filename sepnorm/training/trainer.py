@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from sepnorm.distributed import join, many, meet, part, rank, total, world
+from sepnorm.distributed import check_joined, join, many, meet, part, rank, total, world
 from sepnorm.errors import InterruptedRunError, OthersDoneError, SepNormError, one_line
 from sepnorm.training.accumulation import Accumulation
 from sepnorm.training.batching import Steps
-from sepnorm.training.checkpoints import complete, last_checkpoint, read_note
+from sepnorm.training.checkpoints import common_checkpoint, complete, read_note
 from sepnorm.training.devices import device_of, uses_bfloat16
 from sepnorm.training.guard import Guard
 from sepnorm.training.interruptions import lost_processes, on_interrupt
@@ -63,7 +63,9 @@ def train(
     """
     twin = Twin(model) if steps.config.sharded else None
     trainer = _trainer(model, steps, folder, report, watcher, twin)
-    last = last_checkpoint(folder)
+    check_joined()
+    with lost_processes(folder):
+        last = common_checkpoint(folder, trainer.args.device)
     watch: _Watch = trainer.watch
     if last is not None:
         watch.resume(read_note(last))
