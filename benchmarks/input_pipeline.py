@@ -175,6 +175,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
+    if args.images < (fewest := 2 * SHARDS * max(FEWER.values())):
+        parser.error(f"--images must be at least {fewest}, so that every shard holds two of the largest")
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {os.cpu_count()} cores; images/s on one core\n")
     with tempfile.TemporaryDirectory() as folder:
