@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,17 @@ def failing(arm: Any, seed: int, folder: Path) -> dict[str, float]:
     return scored(arm, seed, folder)
 
 
+def lost(arm: Any, seed: int, folder: Path) -> dict[str, float]:
+    """On the second node this waits until that is killed."""
+    found = scored(arm, seed, folder)
+    while (folder / "node.txt").read_text().endswith(".2"):
+        time.sleep(0.1)
+    return found
+
+
 def main() -> None:
     what, folder, launcher = sys.argv[1:]
-    run, seeds = {"failing": (failing, 3), "auto": (scored, "auto")}[what]
+    run, seeds = {"failing": (failing, 3), "lost": (lost, 2), "auto": (scored, "auto")}[what]
     told = ""
     try:
         sepnorm.compare(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,7 @@ class Nodes:
         log = self.folder / f"{name}.log"
         with open(log, "wb") as out:
             process = subprocess.Popen(words, stdout=out, stderr=out, env=self.environment, start_new_session=True)
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while b"Ray runtime started" not in log.read_bytes():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(log.read_text())
@@ -66,6 +67,14 @@ class Nodes:
             for pid in below(*(process.pid for process in self.processes))
             if _title(pid).startswith("ray::_run_here")
         ]
+
+    def kill_second(self) -> None:
+        """As if it had lost its power."""
+        second = self.processes[1]
+        for pid in (second.pid, *below(second.pid)):
+            with suppress(ProcessLookupError):  # it went with its parent
+                os.kill(pid, signal.SIGKILL)
+        second.wait()
 
     def stop(self) -> None:
         left = below(*(process.pid for process in self.processes))
