@@ -121,12 +121,10 @@ def test_runs_are_told_of_and_failures_named_at_the_end(tmp_path):
     tally.progress(many[0], (1, 2, 0.5, 10.0))
     tally.end(many[0])
     for job in many[1:]:
-        tally.end(job, f"{job.name}, failed: it is {'odd' if job.config.seed < 7 else f'number {job.config.seed}'}.")
+        tally.end(job, f"{job.name}, failed: it is odd.")
     assert seen == [(0, 1, 2, 0.5, 10.0)]
     assert watch.ended == [(seed, seed > 0) for seed in range(8)]
-    with pytest.raises(
-        RunFailedError, match=r"^the run of ln, seed 1, failed: it is odd; the run of ln, seed 7, .*; 5 more"
-    ):
+    with pytest.raises(RunFailedError, match=r"ln, seed 1, failed: it is odd; .*seed 2, .*; 5 more failed\. The other"):
         tally.close()
     Tally(None).close()
     assert issubclass(RunFailedError, SepNormError)

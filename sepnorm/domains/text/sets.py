@@ -239,9 +239,17 @@ def _from_folder(folder: Path, groups: Sequence[str], names: Sequence[str]) -> d
         if name not in found and place is not None:
             found[name] = SETS[name].read(place)
     for path in tables:
-        if any(name not in found for name in wanted) and _set_column(next(rows_of(str(path)))) is not None:
+        if any(name not in found for name in wanted) and _names_sets(path):
             found = {key: one for key, one in _from_table(str(path)).items() if key in wanted} | found
     return found
+
+
+def _names_sets(path: Path) -> bool:
+    """Whether a table has a column that names the set of each row. Nobody asked for this file, so it may be unreadable."""
+    try:
+        return _set_column(next(rows_of(str(path)))) is not None
+    except SepNormError:
+        return False
 
 
 def _files(folder: Path) -> Iterable[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +12,7 @@ from sepnorm.experiment.runs import Recipe, perform, record_failure
 from sepnorm.training.configs import ArmConfig
 from sepnorm.training.trainer import Report
 
-_SHOWN = 5  # reasons of failed runs that are described; further runs are counted
-_WHICH = re.compile(r"^the run of .+?, seed \d+|\([^()]*error\.txt\)")  # what a message says of the run itself
+_SHOWN = 2  # failed runs that are described, since most fail for one reason; further ones are counted
 
 
 class Watch(Protocol):
@@ -107,9 +105,8 @@ class Tally:
 def raise_failed(failed: Sequence[str]) -> None:
     """Raises an error that names the failed runs, once all others are done."""
     if failed:
-        reasons = {_WHICH.sub("", each): each.rstrip(".") for each in reversed(failed)}  # the first run of each reason
-        told = list(reversed(reasons.values()))[:_SHOWN]
-        told += [f"{len(failed) - len(told)} more failed"] if len(failed) > len(told) else []
+        told = [each.rstrip(".") for each in failed[:_SHOWN]]
+        told += [f"{len(failed) - _SHOWN} more failed"] if len(failed) > _SHOWN else []
         raise RunFailedError(
             f"{'; '.join(told)}. The other runs are done and kept: the same call runs only what is missing."
         )

@@ -114,7 +114,7 @@ def test_rows_that_are_no_molecule_are_named_with_the_reason(capfd):
     reasons = {row: reason for row, _, reason in rejected}
     assert list(reasons) == [1, 2, 3, 4, 5, 6, 7, 8] and [entry.smiles for entry in rejected] == rows[1:9]
     assert "empty" in reasons[1] and "empty" in reasons[7]
-    assert "no valid SMILES" in reasons[2] and "greater than permitted" in reasons[3]
+    assert "not valid SMILES" in reasons[2] and "greater than permitted" in reasons[3]
     assert "NoneType" in reasons[4] and "129 atoms" in reasons[5] and "Si is none of ZINC's 28" in reasons[6]
     assert "half of a character" in reasons[8]
     assert not capfd.readouterr().err

@@ -242,7 +242,7 @@ def test_the_packaged_molecules_are_there(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", [b"smiles,y\nC\xff\xfe,1\n\xaa,2\n", b"smiles,smiles\nC,C\n"])
 def test_a_table_that_is_no_text_or_has_a_column_twice_is_one_sentence(tmp_path, content):
     (tmp_path / "t.csv").write_bytes(content)
-    with pytest.raises(SepNormError, match=r"cannot be read as a table|no valid molecules|holds SMILES"):
+    with pytest.raises(SepNormError, match=r"cannot be read as a table|not valid molecules|holds SMILES"):
         load_molecules(PRESETS["demo"].changed({"data": str(tmp_path / "t.csv")}))
 
 
