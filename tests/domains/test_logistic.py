@@ -74,7 +74,12 @@ def questions() -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(
     ("make", "strengths"),
-    [(digits, STRENGTHS), (flowers, (0.01, 0.1)), (polarity, STRENGTHS), (questions, STRENGTHS)],
+    [
+        (digits, STRENGTHS),
+        pytest.param(flowers, (0.01, 0.1), marks=pytest.mark.slow),
+        (polarity, STRENGTHS),
+        (questions, STRENGTHS),
+    ],
 )
 def test_the_solution_is_that_of_scikit_learn(make, strengths, dtype):
     """By its objective, by its outputs, and by what it guesses for samples it has not seen."""

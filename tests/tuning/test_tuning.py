@@ -89,6 +89,7 @@ def output_of(model) -> torch.Tensor:
     return first_output(model)
 
 
+@pytest.mark.slow
 def test_zero_vectors_change_no_output_of_any_family_and_removal_neither():
     """Of every tiny model that ``convert`` takes."""
     taken = 0

@@ -273,7 +273,7 @@ def test_decoder_norms_can_be_chosen():
     output(model.train(), inputs(model)).sum().backward()
 
 
-@pytest.mark.parametrize("norm", ["bn+ln", "bn+bn"])
+@pytest.mark.parametrize("norm", ["bn+ln", pytest.param("bn+bn", marks=pytest.mark.slow)])
 def test_a_converted_model_compiles(norm):
     torch._dynamo.reset()
     model = text("BertModel", "BertConfig")().eval()

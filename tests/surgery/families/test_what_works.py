@@ -63,7 +63,7 @@ AROUND = {
 Rows = dict[str, dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["transformers", "timm"])
+@pytest.fixture(scope="module", params=["transformers", pytest.param("timm", marks=pytest.mark.slow)])
 def library(request: pytest.FixtureRequest) -> str:
     if request.param == "timm" and not (FOLDER / "timm").is_dir():
         pytest.skip(f"timm is tested from a folder of its own, and {FOLDER.name} has none: see the Makefile")
