@@ -22,7 +22,7 @@ from sepnorm.domains.requests import check_conversion
 from sepnorm.domains.targets import find_model
 from sepnorm.errors import MisfitError, SepNormError, one_line
 from sepnorm.pooling import pool
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.families import encoder_of, is_timm, is_transformers
 from sepnorm.surgery.opening.models import open_model, open_timm
@@ -228,7 +228,7 @@ class Encoder(ABC):
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Puts the model into evaluation mode within the context."""
-        with feed.quiet(self.model):
+        with model_call.quiet(self.model):
             yield
 
     def to_device(self, asked: str = "auto") -> None:

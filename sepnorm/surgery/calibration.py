@@ -20,7 +20,7 @@ from sepnorm.layer import ScaleShift, TokenNorm
 from sepnorm.layer.batch_rules import BatchRules
 from sepnorm.layer.kinds import BATCH_NORMS, batch_rules
 from sepnorm.layer.padding import rows_that_count
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.padding import PaddingContext
 from sepnorm.surgery.weights import require_values, require_weights, require_whole
 
@@ -280,11 +280,11 @@ def _hooked(norm: TokenNorm, part: str, moments: _SharedMoments) -> RemovableHan
 
 def _run_all(model: nn.Module, data: Iterable[Any], in_training: Iterable[nn.Module] = ()) -> None:
     """Runs every batch in evaluation mode, with the modules ``in_training`` in training mode."""
-    with feed.quiet(model), torch.no_grad():
+    with model_call.quiet(model), torch.no_grad():
         for module in in_training:
             module.train()
-        for batch in feed.batches(data):
-            feed.run(model, batch)
+        for batch in model_call.batches(data):
+            model_call.run(model, batch)
 
 
 def _dtype(module: nn.Module) -> torch.dtype:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.errors import MisfitError, SepNormError
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.dependence import CutScores, Dependence, NormCall, main_output, spread
 from sepnorm.surgery.families import CLS_PARAMETERS, is_transformers
 from sepnorm.surgery.trials import Trial
@@ -101,7 +101,7 @@ def _passed(trial: Trial, part: str, norms: Mapping[str, nn.Module], num_cls: in
     encoders: dict[str, _Encoder] = {}
     with _hooks(module, norms, trace, encoders):
         torch.manual_seed(0)
-        trace.output = trace.encoded = main_output(feed.run(module, _as_leaves(trial.inputs, trace)))
+        trace.output = trace.encoded = main_output(model_call.run(module, _as_leaves(trial.inputs, trace)))
     # The encoder proper is the innermost complete transformers model in which [CLS] joins the tokens. ``base_model``
     # may be only a stack of blocks, with the last norm outside.
     holding = [path for path, seen in encoders.items() if trace.first_cls and seen.entered < trace.first_cls]

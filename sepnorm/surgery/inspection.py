@@ -18,7 +18,7 @@ from sepnorm.geometry.spread import high_norm_share_of
 from sepnorm.layer import TokenNorm
 from sepnorm.layer.kinds import batch_rules, short_name
 from sepnorm.layer.padding import masked_mean, rows_that_count
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.calibration import Moments, parts_of
 from sepnorm.surgery.padding import PaddingContext
 from sepnorm.surgery.replacement import spec_of
@@ -150,9 +150,9 @@ def inspect(model: nn.Module, data: Iterable[Any], *, example: Any = None, num_c
     require_module(model)
     require_weights(model)
     num_cls = whole(num_cls, "num_cls", 1)
-    with watch(model, example=example, num_cls=num_cls) as watchers, feed.quiet(model), torch.no_grad():
-        for batch in feed.batches(data):
-            feed.run(model, batch)
+    with watch(model, example=example, num_cls=num_cls) as watchers, model_call.quiet(model), torch.no_grad():
+        for batch in model_call.batches(data):
+            model_call.run(model, batch)
     return conclude(model, watchers)
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from sepnorm.errors import SepNormError
 from sepnorm.layer import TokenNorm
 from sepnorm.layer.kinds import token_norm_kind
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.dependence import NormCall
 from sepnorm.surgery.families import is_timm, is_transformers
 from sepnorm.surgery.forward_trace import Trace, run_trial
@@ -131,7 +131,7 @@ def survey(model: nn.Module, example: Any = None, num_cls: int = 1) -> Sites:
         if isinstance(module, TokenNorm) or (norm_kind(module) and id(module) not in inner):
             norms[path] = module
     sites = {path: _site(path, module) for path, module in norms.items()}
-    with feed.quiet(model), torch.inference_mode(False), torch.enable_grad():
+    with model_call.quiet(model), torch.inference_mode(False), torch.enable_grad():
         trial = find_trial(model) if example is None else trial_of_example(model, example)
         trace = run_trial(trial, {_below(path, trial.prefix): module for path, module in norms.items()}, num_cls)
         if trace.first_cls is None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.errors import SepNormError, one_line
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.families import (
     doubt_of,
     is_timm,
@@ -144,8 +144,8 @@ def trial_of_example(model: nn.Module, example: Any) -> Trial:
     if isinstance(example, list) and example and isinstance(example[0], Tensor):
         example = example[0]
     if isinstance(example, str) or (isinstance(example, list) and example and isinstance(example[0], str)):
-        example = feed.tokenised(model, [example] if isinstance(example, str) else example)
-    example = feed.as_tensors(example, model)
+        example = model_call.tokenised(model, [example] if isinstance(example, str) else example)
+    example = model_call.as_tensors(example, model)
     tensor = _first_tensor(example)
     if tensor is None:
         raise SepNormError(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sepnorm.arguments import number, require_module, whole
 from sepnorm.errors import CollapseWarning, SepNormError, require_known
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.training.monitor_figures import embed_by_cls, figures_of
 from sepnorm.training.statistics_drift import watch_drift
 
@@ -320,7 +320,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     state, of_numpy = random.getstate(), _numpy_state()
     try:
-        with feed.quiet(model):
+        with model_call.quiet(model):
             yield
     finally:
         random.setstate(state)

@@ -15,12 +15,12 @@ from sepnorm.geometry.measures import dead_of, entropy_rank
 from sepnorm.geometry.pairs import compare_pairs, directions_of
 from sepnorm.geometry.spectra import alpha_of
 from sepnorm.layer.padding import masked_mean
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 
 
 def embed_by_cls(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None]:
     """[CLS] (samples, dim) and the mean of tokens without padding, from the model's last hidden states."""
-    output = feed.run(model, batch)
+    output = model_call.run(model, batch)
     hidden = output
     if not isinstance(output, Tensor):
         names = ("last_hidden_state", "token_embeddings")

@@ -19,7 +19,7 @@ from sepnorm.domains.images.data import ImageSet, is_held_whole, load_images
 from sepnorm.domains.images.places import KNOWN
 from sepnorm.errors import SepNormError
 from sepnorm.files import regular_files
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.families import encoder_of, is_timm, is_transformers
 from sepnorm.surgery.opening.settings import read_named
 
@@ -103,7 +103,7 @@ class ImageEncoder(Encoder):
             return hidden, 0 if getattr(model, "cls_token", model) is None else leading
         if _masked(model) and "noise" not in batch:
             batch = batch | {"noise": in_order(encoder_of(model), len(batch["pixel_values"]))}
-        hidden = feed.call(encoder_of(model), batch)["last_hidden_state"]
+        hidden = model_call.call(encoder_of(model), batch)["last_hidden_state"]
         leading = 1 + int(getattr(model.config, "num_register_tokens", 0) or 0)
         patch = getattr(model.config, "patch_size", None)
         if hidden.dim() == 3 and patch is not None and not _masked(model):  # masked autoencoders may drop patches

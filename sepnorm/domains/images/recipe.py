@@ -26,7 +26,7 @@ from sepnorm.domains.probes import Split, centred, knn_probe, linear_probe, line
 from sepnorm.errors import SepNormError
 from sepnorm.experiment.runs import Outcome
 from sepnorm.pooling import pool
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.calibration import calibrate
 from sepnorm.surgery.conversion import convert
 from sepnorm.surgery.inspection import Inspection, inspect
@@ -151,7 +151,7 @@ class ImageRecipe:
         found: dict[str, list[Tensor]] = {name: [] for name in poolings}
         with unmasked(encoder):
             for part in images.images.split(_BATCH):
-                hidden = feed.call(encoder, self._whole(model, part)).last_hidden_state.float()
+                hidden = model_call.call(encoder, self._whole(model, part)).last_hidden_state.float()
                 for name, rows in found.items():
                     rows.append(pool(name, hidden[:, 0], hidden[:, model.settings.num_cls :]).cpu())
         return {name: torch.cat(rows) for name, rows in found.items()}
@@ -171,7 +171,7 @@ class ImageRecipe:
         batches = [self._whole(model, part) for part in images.split(_BATCH)]
         with unmasked(encoder):
             layers = inspect(encoder, batches)
-            states = [feed.call(encoder, batch).last_hidden_state.float().cpu() for batch in batches]
+            states = [model_call.call(encoder, batch).last_hidden_state.float().cpu() for batch in batches]
             tokens = torch.cat(states)[:, model.settings.num_cls :]
         return layers, some_tokens(tokens, _TOKENS)
 

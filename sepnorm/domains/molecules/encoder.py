@@ -12,7 +12,7 @@ from sepnorm.domains.molecules.graphormer import GraphormerModel
 from sepnorm.domains.molecules.model import atoms_of
 from sepnorm.domains.molecules.published import Graphormer
 from sepnorm.domains.molecules.reading import Molecules
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 
 
 def wrap(target: str, model: Any, source: Path) -> MoleculeEncoder | None:
@@ -33,5 +33,5 @@ class MoleculeEncoder(Encoder):
         return found
 
     def hidden(self, batch: Any) -> Encoded:
-        hidden = feed.call(self.model, batch)["last_hidden_state"]
+        hidden = model_call.call(self.model, batch)["last_hidden_state"]
         return Encoded(hidden[:, 0], *atoms_of(hidden, batch["attention_mask"].cpu()))

@@ -24,7 +24,7 @@ from sepnorm.domains.molecules.scores import probe, scores
 from sepnorm.domains.molecules.streaming import MoleculeStream, Sample
 from sepnorm.domains.probes import shape
 from sepnorm.experiment.runs import Outcome
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.calibration import calibrate
 from sepnorm.surgery.inspection import Inspection, inspect
 from sepnorm.surgery.saving import save
@@ -173,7 +173,7 @@ class MoleculeRecipe:
         for batch in batches:
             atoms = batch["attention_mask"].bool()
             atoms[:, 0] = False
-            vectors.append(feed.call(encoder, batch).last_hidden_state.float().cpu()[atoms])
+            vectors.append(model_call.call(encoder, batch).last_hidden_state.float().cpu()[atoms])
         rows = torch.cat(vectors)
         return layers, rows[torch.linspace(0, len(rows) - 1, min(len(rows), _TOKENS)).long()]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from sepnorm.data.records import LeftOut, Record, read_texts
 from sepnorm.domains.encoders import Body, Encoded, Encoder, Exportable
 from sepnorm.errors import SepNormError
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.families import encoder_of, is_sentence_transformers, is_transformers
 from sepnorm.surgery.opening.models import open_tokeniser
 
@@ -92,7 +92,7 @@ class TextEncoder(Encoder):
         return tokenizer.cls_token_id is not None and first == [tokenizer.cls_token_id]
 
     def hidden(self, batch: Any) -> Encoded:
-        output = feed.call(encoder_of(self.model), batch)
+        output = model_call.call(encoder_of(self.model), batch)
         hidden = output["token_embeddings"] if "token_embeddings" in output else output["last_hidden_state"]
         mask = batch.get("attention_mask")
         keep = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()

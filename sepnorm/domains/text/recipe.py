@@ -30,7 +30,7 @@ from sepnorm.errors import tell_limit
 from sepnorm.experiment.runs import Outcome
 from sepnorm.geometry import alignment
 from sepnorm.pooling import pool
-from sepnorm.surgery import model_call as feed
+from sepnorm.surgery import model_call
 from sepnorm.surgery.inspection import Inspection, conclude, watch
 from sepnorm.training.arm_norms import give_norms
 from sepnorm.training.batching import Samples, Steps, StreamedSteps, by_length
@@ -177,9 +177,9 @@ class TextRecipe:
         """Vectors (sentences, size) of the first ``count`` sentences by each pooling; padding does not count."""
         count = len(tokens) if count is None else count
         found: dict[str, Tensor] = {}
-        with feed.quiet(model):
+        with model_call.quiet(model):
             for rows, batch in tokens.batches(torch.arange(count), _BATCH):
-                hidden = feed.run(model.encoder, batch).last_hidden_state
+                hidden = model_call.run(model.encoder, batch).last_hidden_state
                 for name in poolings:
                     some = pool(name, model.embed(hidden), hidden, batch["attention_mask"]).float().cpu()
                     found.setdefault(name, some.new_empty(count, some.shape[1]))[rows] = some
@@ -219,9 +219,9 @@ class TextRecipe:
         rows = evenly(len(self.held_out), _INSPECTED)
         batches = [batch for _, batch in self.held_out.batches(rows, _BATCH)]
         tokens = []
-        with watch(model.encoder) as watchers, feed.quiet(model):
+        with watch(model.encoder) as watchers, model_call.quiet(model):
             for batch in batches:
-                hidden = feed.run(model.encoder, batch).last_hidden_state.float().cpu()
+                hidden = model_call.run(model.encoder, batch).last_hidden_state.float().cpu()
                 tokens.append(hidden[:, 1:][batch["attention_mask"][:, 1:].bool()])
         every = torch.cat(tokens)
         return conclude(model.encoder, watchers), every[evenly(len(every), _TOKENS)]
