@@ -50,10 +50,11 @@ def info_nce(x: Tensor, y: Tensor, negatives: Tensor | None = None, *, temperatu
     if number(temperature, "temperature") <= 0:
         raise SepNormError(f"temperature must be above 0, found {temperature}.")
     temperature = float(temperature) if isinstance(temperature, int) else temperature
-    others, start = gather(F.normalize(y, dim=1))
-    if negatives is not None:
-        others = torch.cat([others, gather(F.normalize(negatives, dim=1))[0]])
-    cosines = F.normalize(x, dim=1) @ others.T
+    with torch.autocast(x.device.type, enabled=False):
+        others, start = gather(_unit(y))
+        if negatives is not None:
+            others = torch.cat([others, gather(_unit(negatives))[0]])
+        cosines = _unit(x) @ others.T
     partners = torch.arange(start, start + x.shape[0], device=x.device)
     loss = F.cross_entropy(cosines / temperature, partners, reduction="sum")
     return total(loss) / total(loss.new_tensor(float(x.shape[0])))
@@ -89,16 +90,25 @@ def uniformity_loss(x: Tensor, form: str = "squared", *, within: str = "batch") 
         raise SepNormError(
             f"uniformity_loss takes (samples, dim), or (samples, tokens, dim), which within='sample' needs, found {tuple(x.shape)}."
         )
-    unit = F.normalize(x.float(), dim=-1)
+    with torch.autocast(x.device.type, enabled=False):
+        return _uniformity(_unit(x), form, within)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Rows of unit length, in float32 at least: in half precision a cosine is off by up to 0.004."""
+    return F.normalize(x.float() if x.dtype.itemsize < 4 else x, dim=-1)
+
+
+def _uniformity(unit: Tensor, form: str, within: str) -> Tensor:
     if within == "sample":
-        tokens = x.shape[1]
+        tokens = unit.shape[1]
         if form == "inner":
             pairs = unit.sum(1).square().sum(-1)
         else:
             pairs = (unit.transpose(1, 2) @ unit).square().sum((1, 2))
         means = (pairs - tokens) / max(tokens * (tokens - 1), 1)
-        return total(means.sum()) / total(means.new_tensor(float(x.shape[0])))
-    unit = unit.reshape(-1, x.shape[-1])
+        return total(means.sum()) / total(means.new_tensor(float(unit.shape[0])))
+    unit = unit.reshape(-1, unit.shape[-1])
     count = total(unit.new_tensor(float(unit.shape[0])))
     if form == "inner":
         pairs = total(unit.sum(0)).square().sum()

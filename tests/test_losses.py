@@ -33,6 +33,22 @@ def test_uniformity_loss_equals_the_mean_over_pairs():
     assert torch.allclose(uniformity_loss(tokens, "inner", within="sample"), per_sample, atol=1e-6)
 
 
+def test_mixed_precision_does_not_round_cosines():
+    x = 1 + 0.01 * torch.randn(16, 8)  # cosines near 1 differ by less than half precision can tell
+    terms = {
+        "info_nce": lambda x: info_nce(x, x.flip(1), x[:3]),
+        "squared": uniformity_loss,
+        "within": lambda x: uniformity_loss(x.view(4, 4, 8), within="sample"),
+    }
+    for term in terms.values():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            mixed = term(x)
+        assert mixed.dtype == torch.float32 and torch.equal(mixed, term(x))
+        half = x.bfloat16()
+        assert torch.equal(term(half), term(half.float()))
+        assert term(x.double()).dtype == torch.float64
+
+
 def test_uniformity_loss_in_closed_form():
     assert uniformity_loss(torch.eye(4)).item() == pytest.approx(0, abs=1e-7)
     assert uniformity_loss(torch.ones(7, 3)).item() == pytest.approx(1, abs=1e-6)
