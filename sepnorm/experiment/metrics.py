@@ -132,4 +132,6 @@ GEOMETRY = (
     Metric("cls_effective_rank", "[CLS] effective rank", True, kind="geometry"),
     Metric("cls_mean_cosine", "[CLS] mean cosine", False, kind="geometry", shown=False),
 )
+#: Of these, what stands in a short table.
+SHORT = ("cls_uniformity", "cls_effective_rank")
 LOSS = Metric("loss", "final loss", False, kind="training")

@@ -7,6 +7,7 @@ import io
 
 from sepnorm.errors import in_columns
 from sepnorm.experiment.comparison import Arm, Comparison
+from sepnorm.experiment.metrics import SHORT
 from sepnorm.report.selection import references
 
 #: A header and rows.
@@ -22,7 +23,7 @@ def summary_rows(comparison: Comparison) -> Table:
     """A row per arm with the deciding columns: primary metric, verdict, the metric beside it, and geometry of [CLS]."""
     primary, decisions = comparison.primary, comparison.decisions()
     beside = [metric for metric in (comparison.beside,) if metric is not None]
-    geometry = [metric for metric in comparison.columns if metric.kind == "geometry" and metric != primary]
+    geometry = [metric for metric in comparison.columns if metric.key in SHORT and metric != primary]
     counts = [str(len(arm.metrics)) for arm in comparison.arms]
     same = len(set(counts)) == 1  # then the verdicts state the number
     rows = []
