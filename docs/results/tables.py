@@ -67,7 +67,7 @@ TABLES = {
     ),
     "moleculenet": Table(
         "compare molecules --data {zinc250k.csv.gz} --set task=pretrain --set contrastive_weight=0.1 --set molecules=37500 "
-        "--set train_molecules=25000 --set split=random --set test={moleculenet} --norms ln,bn@final,bn+ln@final --seeds 3 "
+        "--set train_molecules=25000 --set split=random --set test={moleculenet} --norms ln,bn@final,bn+ln@final --seeds 5 "
         "--set max_atoms=128 --set epochs=1 --set learning_rate=1e-3"
     ),
     **{name: Table(f"study {name}") for name, study in STUDIES.items() if study.ours},
