@@ -16,7 +16,7 @@ import transformers as T
 from models import text_model
 
 USAGE, REFUSED = 2, 1  # exit codes: of typer for words it does not know, and ours
-SECONDS = 3.0  # of CPU time, for a refusal
+SECONDS = 2.0  # of CPU time, for a refusal
 
 #: Words of a command, and what must be said of them. Everything happens in the folder of ``place``.
 WRONG: list[tuple[str, str]] = [
