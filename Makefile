@@ -92,7 +92,7 @@ test-oldest: $(OLDEST)/.installed  ## the layer, surgery, saving and a compariso
 
 test-all: test test-slow test-long test-oldest  ## all four
 
-test-faults: $(STAMP)  ## kill runs, damage files, fill disks: about half an hour on two cores
+test-faults: $(STAMP)  ## kill runs, damage files, fill disks: about an hour on two cores
 	$(PYTEST) -m faults tests/faults
 	SEPNORM_FUZZ=500 $(BIN)/python -m pytest -n 2 tests/faults/test_fuzzing.py
 	$(BIN)/python tests/faults/damage.py --count 10000 --seed 0

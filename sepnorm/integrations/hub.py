@@ -100,7 +100,7 @@ def model_card(model: nn.Module, name: str) -> str:
             "|---|---|---|",
             *rows,
             "",
-            "Install sepnorm (`pip install sepnorm`) and import it before the model is loaded:",
+            "Install the package sepnorm and import it before the model is loaded:",
             "",
             "```python",
             *(["import sepnorm"] if library in _OPENED_BY else []),

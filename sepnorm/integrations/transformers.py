@@ -17,7 +17,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from sepnorm.errors import SepNormError
 from sepnorm.layer.kinds import WIDE_BUFFERS
-from sepnorm.surgery.config_trace import LOCK, METHOD, vet_trace, write_trace
+from sepnorm.surgery.config_trace import LOCKS, METHOD, vet_trace, write_trace
 from sepnorm.surgery.opening.sizes import names_of
 from sepnorm.surgery.replacement import GUARD
 from sepnorm.surgery.site_records import rebuild
@@ -114,4 +114,5 @@ def _register_lock() -> None:
         from transformers.fusion_mapping import _FUSION_REGISTRY, ModuleFusionSpec
     except ImportError:  # versions without fusions, or with another registry
         return
-    _FUSION_REGISTRY.setdefault(LOCK, ModuleFusionSpec())
+    for lock in LOCKS:
+        _FUSION_REGISTRY.setdefault(lock, ModuleFusionSpec())

@@ -25,9 +25,11 @@ METHOD = "sepnorm"
 FORMAT = 1
 #: Part of the format. transformers shows it if sepnorm is not imported.
 LOCK = (
-    "sepnorm. This model has separate norms for [CLS] and tokens: pip install sepnorm, and `import sepnorm` before the model is "
-    "loaded."
+    "sepnorm. This model has separate norms for [CLS] and tokens: install the package sepnorm, and `import sepnorm` before the "
+    "model is loaded."
 )
+#: With what folders that were saved earlier have; they still open.
+LOCKS = (LOCK, LOCK.replace("install the package sepnorm", "pip install sepnorm"))
 
 
 def write_trace(model: nn.Module) -> None:
@@ -95,8 +97,8 @@ def _clear(config: Any) -> None:
     if is_ours(getattr(config, "quantization_config", None)):
         del config.quantization_config
     fusions = getattr(config, "fusion_config", None)
-    if isinstance(fusions, dict) and LOCK in fusions:
-        rest = {name: options for name, options in fusions.items() if name != LOCK}
+    if isinstance(fusions, dict) and any(lock in fusions for lock in LOCKS):
+        rest = {name: options for name, options in fusions.items() if name not in LOCKS}
         if rest:
             config.fusion_config = rest
         else:

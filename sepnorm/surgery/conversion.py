@@ -223,7 +223,7 @@ def _changes(spec: NormSpec, sites: list[Site], calibrated: bool) -> list[str]:
     if spec.uses_batch and not calibrated:
         texts.append(
             f"{len(trained)} of the norms have trained weights, and a batch norm with copies of them has different outputs: a "
-            "pretrained model stops working until it is trained again. To keep it working, pass calibrate=, batches of "
+            "pretrained model may stop working until it is trained again. To keep it working, pass calibrate=, batches of "
             "ordinary inputs."
         )
     if moved and spec.uses_batch:

@@ -12,7 +12,7 @@ from models import BERT, bert, embeddings, sentences, text_model
 
 import sepnorm
 from sepnorm import SepNormError
-from sepnorm.surgery.config_trace import LOCK, without_trace
+from sepnorm.surgery.config_trace import LOCK, LOCKS, without_trace
 
 LAST = "encoder.layer.1.output.LayerNorm"
 
@@ -259,7 +259,17 @@ def test_a_state_from_before_there_were_guards_is_loaded(model):
 def test_the_lock_is_a_sentence_that_says_what_to_do(folder):
     config = json.loads((folder / "config.json").read_text())
     assert config["fusion_config"] == {LOCK: False}
-    assert "pip install sepnorm" in LOCK and "import sepnorm" in LOCK
+    assert "install the package sepnorm" in LOCK and "import sepnorm" in LOCK
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_folder_with_the_sentence_of_an_earlier_lock_opens(folder, lock):
+    config = json.loads((folder / "config.json").read_text()) | {"fusion_config": {lock: False}}
+    (folder / "config.json").write_text(json.dumps(config))
+    opened = [sepnorm.load(folder), T.AutoModel.from_pretrained(folder)]
+    for model in opened:
+        assert sites(model) == [(LAST, "bn+ln")]
+        assert not hasattr(without_trace(model.config), "fusion_config")
 
 
 def test_a_name_that_is_no_folder_may_be_one_on_the_hub():

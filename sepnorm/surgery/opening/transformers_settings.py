@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sepnorm.errors import SepNormError
-from sepnorm.surgery.config_trace import LOCK, is_ours, vet_trace
+from sepnorm.surgery.config_trace import LOCK, LOCKS, is_ours, vet_trace
 from sepnorm.surgery.opening.own_models import load_own
 from sepnorm.surgery.opening.settings import DTYPES, is_dtype, is_number, vet_size
 
@@ -68,7 +68,7 @@ def vet_config(found: Mapping[str, Any], where: Path, largest: int, converted: b
     fusions = found.get("fusion_config")
     plain = {key: value for key, value in found.items() if key != "quantization_config"}
     if isinstance(fusions, Mapping):
-        plain["fusion_config"] = {name: options for name, options in fusions.items() if name != LOCK}
+        plain["fusion_config"] = {name: options for name, options in fusions.items() if name not in LOCKS}
     kept = _vet_settings(plain, where, largest)
     return kept | {"quantization_config": vetted, "fusion_config": {LOCK: False}} if converted else kept
 
