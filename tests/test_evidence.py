@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -128,6 +129,58 @@ def test_a_finished_folder_becomes_a_record_without_a_run(tmp_path, monkeypatch)
     assert json.loads((tmp_path / "records/lee.json").read_text())["command"] == TABLES["lee"].command
     for each in (records.read, records.comparison, records.quantity):
         each.cache_clear()
+
+
+@pytest.fixture
+def anew(tmp_path, monkeypatch):
+    """Runs the script on records and runs in an empty folder; gives its exit code or sentence."""
+    monkeypatch.setattr(records, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(rendering, "ROOT", tmp_path)
+    monkeypatch.setattr(rendering, "render", list)
+    monkeypatch.setattr(rendering, "complaints", list)
+
+    def call(*words: str) -> str | None:
+        monkeypatch.setattr(sys, "argv", ["regenerate.py", *words, "--out", str(tmp_path / "out")])
+        try:
+            regenerate.main()
+        except SystemExit as error:
+            return str(error)
+        return None
+
+    yield call
+    for each in (records.read, records.comparison, records.quantity):
+        each.cache_clear()
+
+
+def test_a_command_that_writes_a_folder_runs_again_only_when_asked(tmp_path, anew, capfd):
+    folder = tmp_path / "runs/compare-images-demo/runs/ln-seed0"
+    folder.mkdir(parents=True)
+    labels = np.arange(80) % 2
+    vectors = np.random.default_rng(0).normal(size=(80, 4)) + 3 * labels[:, None]
+    np.savez(folder / "embeddings.npz", cls=vectors.astype(np.float32), label=labels)
+    found = []
+    for words in (["demo-healing"], ["demo-healing", "--again"]):
+        assert anew(*words) is None, capfd.readouterr()
+        found.append(records.read("demo-healing"))
+    assert found[0] == found[1] and found[0]["text"][0].startswith("runs/compare-images-demo/")
+    assert not (tmp_path / "healed").exists()
+    (folder / "embeddings.npz").unlink()  # nothing is read
+    assert anew("demo-healing") is None and "--again" in capfd.readouterr().err
+    record = found[0] | {"where": found[0]["where"].replace("sepnorm ", "sepnorm 0.")}
+    records.write("demo-healing", record)
+    assert "demo-healing" in anew("demo-healing")  # of another version: it is run, and fails
+
+
+def test_a_table_that_fails_is_named_and_does_not_end_the_others(anew, monkeypatch, capfd):
+    def run(name, table, words, out):
+        if name == "bench":
+            raise SystemExit("its command ended with code 3.")
+        return records.of_text(table.command, records.here(), name)
+
+    monkeypatch.setattr(regenerate, "run", run)
+    assert anew("bench", "decisions") == "1 of the tables failed, for the reasons above: bench."
+    assert "bench has failed: its command ended with code 3." in capfd.readouterr().err
+    assert records.names() == ["decisions"]
 
 
 def test_a_command_is_wrapped_without_a_change():
