@@ -25,14 +25,17 @@ EXEMPT = {
     "docs/what-works.md": "written by docs/results/what_works.py, and compared with the code by a test",
     "docs/api/": "made from docstrings, whose examples are run",
     "docs/data.md": "sizes and checksums of files, which sepnorm data checks",
-    "docs/scale.md": "its benchmarks have no records yet",
     "docs/molecules.md": "its benchmarks have no records yet",
 }
 _WORDS = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|sixty"
-_UNITS = "minutes?|hours?|seconds?|s|ms|points?|MB|GB|MiB|GiB|kB|times"
+_UNITS = "minutes?|hours?|seconds?|s|ms|µs|points?|MB|GB|MiB|GiB|kB|times|seeds?|epochs?"
+#: Of these "one" and "two" are no figures but rules, as in "a batch of one sample".
+_COUNTED = "samples|steps|dimensions|images|molecules|sentences"
+_MANY = _WORDS.removeprefix("one|two|")
 #: What looks like a measurement.
 NUMBER = re.compile(
-    rf"[+-]?\d[\d,]*\.\d+\w*|±\s*\d\S*|\d[\d,.]*\s?%|\b\d[\d,.]*x\b|\b(?:\d[\d,.]*|{_WORDS})[ \u00a0](?:{_UNITS})\b",
+    rf"[+-]?\d[\d,]*\.\d+\w*|±\s*\d\S*|\d[\d,.]*\s?%|\b\d[\d,.]*x\b|\b(?:\d[\d,.]*|{_WORDS})[ \u00a0](?:{_UNITS})\b"
+    rf"|\b(?:\d[\d,.]*|{_MANY})[ \u00a0](?:{_COUNTED})\b",
     re.IGNORECASE,
 )
 _VERSION = re.compile(
@@ -122,8 +125,10 @@ def _not_in_table(claim: Claim) -> list[str]:
         for found in MARK.finditer(page.read_text(encoding="utf-8"))
         if found[2] == claim.pending
     ]
-    has = set(re.findall(r"\d+(?:\.\d+)?", " ".join(tables)))
-    return [number for number in re.findall(r"\d+\.\d+", claim.text) if number not in has]
+    figure = r"\d[\d,]*(?:\.\d+)?(?<!,)"
+    has = {each.replace(",", "") for each in re.findall(figure, " ".join(tables))}
+    numbers = re.findall(figure, re.sub(r"`[^`]*`|[A-Z]+-\w+", " ", claim.text))
+    return [number for number in numbers if number.replace(",", "") not in has]
 
 
 def main() -> None:

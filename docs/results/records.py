@@ -16,6 +16,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
+from tables import TABLES
 
 from sepnorm.domains import open_domain
 from sepnorm.experiment.comparison import Arm, Comparison
@@ -167,11 +168,16 @@ def comparison(name: str) -> Comparison:
     return Comparison(arms, open_domain(record["domain"]).metrics, record["margin"], record["most"])
 
 
+_WORDS = "no one two three four five six seven eight nine ten eleven twelve".split()
+
+
 @dataclass(frozen=True)
 class Quantity:
     """What a claim refers to. ``{}`` is its text as tables show it; ``{:.2f}`` and ``{:.0%}`` format the mean.
 
-    ``{:points}`` is the mean in hundredths, ``{:minutes}`` a time. ``{:verdict}`` and ``{:seeds}`` are those of a difference.
+    ``{:points}`` is the mean in hundredths, ``{:minutes}`` a time, ``{:words}`` a whole number as a word, ``{:Words}`` at the
+    beginning of a sentence. ``{:verdict}`` and ``{:seeds}`` are those of a difference; ``{:seed_words}`` is the number of
+    seeds as a word.
     """
 
     text: str
@@ -182,7 +188,12 @@ class Quantity:
     def __format__(self, spec: str) -> str:
         if spec in ("", "verdict", "seeds"):
             return {"": self.text, "verdict": self.verdict, "seeds": str(self.seeds)}[spec]
+        if spec == "seed_words":
+            return _WORDS[self.seeds]
         value = float(self.text) if self.mean is None else self.mean
+        if spec in ("words", "Words"):
+            word = _WORDS[int(value)]
+            return word if spec == "words" else word.capitalize()
         if spec == "minutes":
             return f"{value / 60:.0f}"
         return f"{100 * abs(value):.0f}" if spec == "points" else format(value, spec)
@@ -193,13 +204,20 @@ _ARMS = re.compile(r"(?P<record>[\w-]+): (?P<arm>.+?)(?: minus (?P<to>.+?))?, (?
 
 @cache
 def quantity(reference: str) -> Quantity:
-    """``demo: bn+bn@final minus ln, cls_knn``; ``demo seconds``; ``bench ~ REGEX`` for text; ``code [percent] sepnorm.NAME``."""
+    """``demo: bn+bn@final minus ln, cls_knn``; ``demo seconds``; ``bench ~ REGEX`` for text; ``code [percent] sepnorm.NAME``.
+
+    Of settings: ``command digits ~ REGEX`` in the words of a table's command, ``preset images demo epochs``.
+    """
     if (code := re.fullmatch(r"code (percent )?(\S+)", reference)) is not None:
         value = float(resolve_name(code[2])) * (100 if code[1] else 1)
         return Quantity(f"{value:g}", value)
+    if (preset := re.fullmatch(r"preset (\w+) (\S+) (\w+)", reference)) is not None:
+        value = float(getattr(open_domain(preset[1]).presets[preset[2]], preset[3]))
+        return Quantity(f"{value:,g}", value)
     name, tilde, pattern = reference.partition(" ~ ")
     if tilde:
-        found = re.findall(pattern, "\n".join(read(name)["text"]), re.MULTILINE)
+        command = TABLES[name.removeprefix("command ")].command if name.startswith("command ") else ""
+        found = re.findall(pattern, command or "\n".join(read(name)["text"]), re.MULTILINE)
         if len(found) != 1:
             raise LookupError(f"{pattern!r} is {len(found)} times in the record {name}.")
         return Quantity(found[0])
