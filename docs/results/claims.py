@@ -38,9 +38,10 @@ NUMBER = re.compile(
     rf"|\b(?:\d[\d,.]*|{_MANY})[ \u00a0](?:{_COUNTED})\b",
     re.IGNORECASE,
 )
-_VERSION = re.compile(
-    r"\b(?:torch|Python|transformers|sentence-transformers|timm|peft|Lightning|lightly|sepnorm|PyG|Ray|arXiv:?) v?\d[\d.]*"
+_VERSIONED = (
+    "torch|Python|transformers|sentence-transformers|timm|peft|Lightning|lightly|sepnorm|PyG|Ray|submitit|accelerate|arXiv:?"
 )
+_VERSION = re.compile(rf"\b(?:{_VERSIONED})\s+v?\d[\d.]*x?")
 _CODE = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|<!--.*?-->|\]\([^)]*\)|https?://\S+", re.MULTILINE | re.DOTALL)
 
 

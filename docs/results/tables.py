@@ -81,6 +81,14 @@ TABLES = {
     "pooling-sketch": Table("benchmarks/pooling.py --model {model} --data {flowers51.parquet}"),
     "bench-healing": Table("benchmarks/healing.py"),
     "bench-monitor": Table("benchmarks/monitor.py"),
+    "bench-workers": Table("benchmarks/input_pipeline.py --images 1024 --steps 40 --rounds 1"),
+    "bench-streaming": Table("benchmarks/streaming.py {zinc250k.csv.gz}"),
+    "bench-processes": Table("benchmarks/distributed.py --rounds 7 --steps 24"),
+    "bench-layer": Table("benchmarks/distributed.py --layer"),
+    "bench-previous": Table("benchmarks/distributed.py --previous --rounds 4"),
+    "cost-model": Table("benchmarks/cost_model.py --rounds 5 --decoded 370"),
+    "bench-accumulation": Table("benchmarks/accumulation.py"),
+    "bench-accumulation-probes": Table("benchmarks/accumulation.py --probes 4"),
     "decisions": Table("benchmarks/decisions.py"),
     "pretrained": Table("benchmarks/pretrained.py --data {stsb.tsv.gz} --sentences {wiki_1m.txt.xz}"),
     "healing": Table("docs/results/healing.py --data {.}"),
@@ -92,7 +100,8 @@ PENDING = set(
     digits digits-lambda flowers51-25 flowers51-100 cifar10 wikipedia zinc12k moleculenet
     seeds sites batch-size momentum num-cls rms mixture probe pooling whitening calibration tuning bench
     bench-images bench-text bench-molecules bench-mixture bench-pooling pooling-sketch bench-healing bench-monitor
-    decisions pretrained healing
+    bench-workers bench-streaming bench-processes bench-layer bench-previous cost-model bench-accumulation
+    bench-accumulation-probes decisions pretrained healing
     """.split()
 )
 #: What such a table begins with.
