@@ -4,7 +4,8 @@
     sepnorm diagnose runs/compare-images-demo/runs/ln-seed0/embeddings.npz
     python docs/pictures/screens.py
 
-It needs Chromium and its driver.
+It needs Chromium and its driver. Beside each picture stands the text in it, by which ``tests/report/test_screens.py`` notices
+when pages have come to say something else.
 """
 
 from __future__ import annotations
@@ -23,9 +24,18 @@ PAGES = {
     "diagnosis.png": ("sepnorm-diagnosis/embeddings.npz/report.html", 640),
 }
 
+#: The text of the blocks that begin in the window, a line each.
+SEEN = """
+return [...document.querySelectorAll('h1, h2, p, li, th, td')]
+    .filter(e => e.getClientRects().length && e.getBoundingClientRect().top < innerHeight)
+    .map(e => e.innerText.replace(/\\s+/g, ' ').trim()).filter(Boolean).join('\\n')
+"""
+
 with tempfile.TemporaryDirectory() as profile, started(Path(profile)) as driver:
     for name, (page, height) in PAGES.items():
         show(driver, Path(page), 1200, height)
         driver.execute_script("document.documentElement.style.overflow = 'hidden'")  # no bar to scroll by
         time.sleep(3)  # figures are drawn
-        driver.save_screenshot(str(Path(__file__).parent / name))
+        picture = Path(__file__).parent / name
+        driver.save_screenshot(str(picture))
+        picture.with_suffix(".txt").write_text(f"{driver.execute_script(SEEN)}\n", encoding="utf-8")

@@ -39,7 +39,8 @@ NUMBER = re.compile(
     re.IGNORECASE,
 )
 _VERSIONED = (
-    "torch|Python|transformers|sentence-transformers|timm|peft|Lightning|lightly|sepnorm|PyG|Ray|submitit|accelerate|arXiv:?"
+    "torch|Python|transformers|sentence-transformers|timm|peft|Lightning|lightly|sepnorm|"
+    "PyG|Ray|submitit|accelerate|arXiv:?"
 )
 _VERSION = re.compile(rf"\b(?:{_VERSIONED})\s+v?\d[\d.]*x?")
 _CODE = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|<!--.*?-->|\]\([^)]*\)|https?://\S+", re.MULTILINE | re.DOTALL)
