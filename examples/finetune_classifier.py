@@ -32,7 +32,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=len(LABELS))
 
-    # Convert before the Trainer gets the model. Without calibrate= the pretrained weights would be useless.
+    # Convert before the Trainer gets the model. calibrate= keeps the pretrained weights working.
     texts = tokenizer(list(TRAIN), padding=True, return_tensors="pt")  # yours: a few hundred texts, in batches
     print(sepnorm.convert(model, "bn+ln", sites="final", calibrate=[texts]), "\n")
 

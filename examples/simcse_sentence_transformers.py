@@ -26,7 +26,7 @@ def main() -> None:
     model = SentenceTransformer(modules=[encoder, Pooling(encoder.get_embedding_dimension(), "cls")], device="cpu")
     sentences = lee_sentences()[:800]  # yours: a list of texts
 
-    # Convert before the trainer gets the model. Without calibrate= the pretrained weights would be useless.
+    # Convert before the trainer gets the model. calibrate= keeps the pretrained weights working.
     calibration = [sentences[start : start + 32] for start in range(0, 128, 32)]
     print(sepnorm.convert(model, "bn+ln", sites="final", calibrate=calibration), "\n")
 
