@@ -99,6 +99,10 @@ def compare(
 
     Example: sepnorm compare images --norms ln,bn+ln --seeds 6
     """
+    from sepnorm.arguments import number
+
+    if margin is not None:
+        number(margin, "--margin", least=0)
     if domain == "scores":
         _refuse_beside_scores(context)
         _compare_scores(table, higher, lower, margin, out, as_json, quiet)
