@@ -59,6 +59,10 @@ class CollapseWarning(SepNormWarning):
     """[CLS] vectors are collapsing during training."""
 
 
+class SecondLookWarning(SepNormWarning):
+    """Seeds were added after a report, so that its verdicts come from more than one look."""
+
+
 def tell_limit(used: int, of: str, key: str, value: int | None = None) -> None:
     """Warns that a setting, usually of a preset, limits how much data is used."""
     said = f"{used:,} of {of} are used, because {key}={used if value is None else value}; --set {key}=null uses all."
@@ -66,14 +70,14 @@ def tell_limit(used: int, of: str, key: str, value: int | None = None) -> None:
 
 
 def as_notes(silent: bool = False) -> None:
-    """Prints warnings on data left out, guesses and collapse as one-line notes; hides other sepnorm warnings.
+    """Prints warnings on data left out, guesses, collapse and second looks as one-line notes; hides others of sepnorm.
 
     For the command line, whose output already covers the rest. ``silent`` hides the notes too.
     """
     usual = warnings.showwarning
 
     def say(message: Warning | str, category: type[Warning], *rest: Any, **others: Any) -> None:
-        if issubclass(category, LeftOutWarning | GuessWarning | CollapseWarning):
+        if issubclass(category, LeftOutWarning | GuessWarning | CollapseWarning | SecondLookWarning):
             print(printable(f"Note: {message}"), file=sys.stderr)
         else:
             usual(message, category, *rest, **others)
@@ -81,7 +85,7 @@ def as_notes(silent: bool = False) -> None:
     warnings.showwarning = say
     warnings.filterwarnings("ignore", category=SepNormWarning)
     if not silent:
-        for category in (LeftOutWarning, GuessWarning, CollapseWarning):
+        for category in (LeftOutWarning, GuessWarning, CollapseWarning, SecondLookWarning):
             warnings.filterwarnings("once", category=category)
 
 

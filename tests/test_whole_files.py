@@ -445,7 +445,7 @@ def comparison() -> Comparison:
     for number, name in enumerate(NAMES):
         values = {metric: number + place / 10 for place, metric in enumerate(METRICS)}
         arms.append(Arm(name, config, {0: values, 1: values}, {}, {}))
-    return Comparison(arms, Metrics(Metric(key, key) for key in METRICS))
+    return Comparison(arms, Metrics(Metric(key, key, True) for key in METRICS))
 
 
 def tables_of(comparison: Comparison) -> list[list[list[str]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,6 +100,8 @@ def compare(
 
     Example: sepnorm compare images --norms ln,bn+ln --seeds 6
     """
+    if margin is not None and not math.isfinite(margin):
+        raise SepNormError(f"--margin is a finite number of at least 0, found {margin}.")
     if domain == "scores":
         _refuse_beside_scores(context)
         _compare_scores(table, higher, lower, margin, out, as_json, quiet)

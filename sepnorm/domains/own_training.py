@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import os
+import math
+import pickle
 import random
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from sepnorm.arguments import require_module, whole
-from sepnorm.domains.comparison import keep_earlier, short_text, write_comparison_folder
+from sepnorm.arguments import number, require_module, whole
+from sepnorm.domains.comparison import keep_earlier, run_and_write, short_text
 from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, SepNormWarning
 from sepnorm.experiment.comparison import Comparison
-from sepnorm.experiment.comparison import compare as compare_configs
+from sepnorm.experiment.launchers.local import cores
 from sepnorm.experiment.metrics import Metric, Metrics
+from sepnorm.experiment.running import compare as compare_configs
 from sepnorm.experiment.runs import Outcome, record_failure
 from sepnorm.files import make_folder, write_text
 from sepnorm.report.progress import training_progress
@@ -30,6 +33,7 @@ from sepnorm.training.configs import ArmConfig, build, parse_arm
 
 #: Default largest number of seeds with ``seeds="auto"``.
 MOST_SEEDS = 12
+_FILES = "files"  # the user's part of a run's folder, in which nothing of ours is written or deleted
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,14 @@ class Arm:
         return None if self.norm == "ln" else convert(model, self.norm, sites=self.sites, **options)
 
 
+class OwnConfig(ArmConfig):
+    """Settings of a run of a user's function. ``data`` was the title in earlier versions."""
+
+    incidental: ClassVar[frozenset[str]] = frozenset({"data", "threads"})
+
+    data: str = "own training"
+
+
 #: ``run(arm, seed, folder)`` returns metrics by name.
 Run = Callable[[Arm, int, Path], Mapping[str, float]]
 
@@ -80,22 +92,26 @@ def compare(
 ) -> Comparison:
     """Runs your training function with every arm and seed, compares the arms, and writes results and a page.
 
-    Finished runs are not repeated, so the same call continues after an interruption. If a run raises, the others go on;
-    the error at the end names its arm and seed.
+    Finished runs are not repeated, so the same call continues after an interruption. If a run raises, the others go on,
+    with ``"auto"`` those of the same seed. The error at the end names its arm and seed, and the page has the seeds that
+    are complete.
 
     Args:
         run: ``run(arm, seed, folder)`` trains one model and returns its metrics by name. Call ``arm.apply(model)`` to
             give the model its norms; a module of your own needs ``arm.apply(model, example=batch)``. Python, NumPy and
-            torch are seeded before. ``folder`` is the run's own, for checkpoints.
+            torch are seeded before. ``folder`` is the run's own, for a model and checkpoints: it exists, nothing else
+            is written to it, and it is kept.
         arms: names such as ``["ln", "bn@final", "bn+ln@final"]``, baseline first.
         seeds: number of seeds; or ``"auto"``: seeds are added until every arm is better, worse or equal, up to
             ``most``.
         out: folder for the runs, ``results.json`` and ``report.html``.
         metrics: by name, whether higher is better, as ``{"accuracy": True, "loss": False}``; or ``Metric`` objects.
-            Arms are judged by the primary metric, or else the first.
+            Arms are judged by the primary metric, or else the first. Of several primary ones, the first that runs
+            return decides; each other metric must be returned.
         margin: largest difference that counts as equal; default 1 % of the baseline's mean.
         most: largest number of seeds with ``seeds="auto"``.
-        workers: number of parallel runs. With more than one, ``run`` must be a function of an importable module.
+        workers: largest number of parallel runs on this machine, which share its cores. With more than one, ``run``
+            must be a function of an importable module.
         launcher: ``"local"``, or a scheduler as for ``sepnorm compare --launcher``.
         title: title of the page.
         quiet: print neither progress nor the table.
@@ -109,25 +125,36 @@ def compare(
     if not callable(run):
         raise SepNormError(f"run must be a function of an arm, a seed and a folder, found {run!r}.")
     declared = declare(metrics)
+    margin = None if margin is None else number(margin, "margin", least=0)
     adaptive = seeds == "auto"
     if isinstance(seeds, str) and not adaptive:
         raise SepNormError(f"seeds is a number or 'auto', found {seeds!r}.")
     count = whole(most, "most", least=3) if adaptive else whole(seeds, "seeds", least=1)
     workers = whole(workers, "workers", least=1)
+    if workers > 1 and launcher == "local":
+        _require_importable(run)
     name = title or getattr(run, "__name__", "own training")
-    threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else 0
-    configs = [build(ArmConfig, {"data": name, "threads": threads} | parse_arm(arm)) for arm in _several(arms)]
+    threads = max(1, cores() // workers) if workers > 1 else 0
+    configs = [build(OwnConfig, {"threads": threads} | parse_arm(arm)) for arm in _several(arms)]
     folder = Path(out)
     make_folder(folder)
     keep_earlier(folder, [config.arm for config in configs])
     _warn_of_earlier_code(run, folder)
-    recipe = OwnRecipe(run, tuple(metric.key for metric in declared.declared if metric.primary))
-    with training_progress(quiet) as watch:
-        found = compare_configs(
-            recipe.opened, declared, configs[0], configs, range(count), folder, launcher, watch, margin, adaptive
-        )
-    _refuse_different(found)
-    page = write_comparison_folder(found, folder, f"Shared and separate norms: {name}")
+    recipe = OwnRecipe(run, declared)
+
+    def checked() -> Comparison:
+        with training_progress(quiet) as watch:
+            found = compare_configs(
+                recipe.opened, declared, configs[0], configs, range(count), folder, launcher, watch, margin, adaptive,
+                workers,
+            )  # fmt: skip
+        _refuse_different(found)
+        if (missing := declared.missing(found.keys)) is not None:
+            raise SepNormError(f"no run gave {missing.key!r}: they gave {', '.join(found.keys)}.")
+        return found
+
+    found, page = run_and_write(checked, folder, f"Shared and separate norms: {name}")
+    _warn_of_same(found)
     if not quiet:
         say(f"{short_text(found)}\nReport: {page}", error=True)
     return found
@@ -173,6 +200,17 @@ def _warn_of_earlier_code(run: Run, folder: Path) -> None:
         )
 
 
+def _require_importable(run: Run) -> None:
+    """Refuses functions that other processes cannot import, such as a lambda."""
+    try:
+        pickle.dumps(run)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        raise SepNormError(
+            f"run is {getattr(run, '__qualname__', repr(run))}, which other processes cannot import: with workers above 1, define "
+            "it at the top level of a module."
+        ) from None
+
+
 def _several(arms: Sequence[str]) -> list[str]:
     if isinstance(arms, str) or len(list(arms)) < 2:
         raise SepNormError(f"a comparison has at least two arms, as ['ln', 'bn+ln@final'], found {arms!r}.")
@@ -180,23 +218,37 @@ def _several(arms: Sequence[str]) -> list[str]:
 
 
 def _refuse_different(found: Comparison) -> None:
-    """Refuses runs that return different metrics."""
-    first = found.arms[0]
-    wanted = set(next(iter(first.metrics.values())))
+    """Refuses runs that return other metrics than most do."""
+    runs = {(arm.name, seed): frozenset(metrics) for arm in found.arms for seed, metrics in arm.metrics.items()}
+    usual = Counter(runs.values()).most_common(1)[0][0]
+    like = next(run for run, names in runs.items() if names == usual)
     for arm in found.arms:
-        for seed, metrics in arm.metrics.items():
-            if odd := sorted(wanted ^ set(metrics)):
+        for seed in arm.metrics:
+            if odd := sorted(usual ^ runs[arm.name, seed]):
                 raise SepNormError(
-                    f"runs give different metrics: {', '.join(odd)} is not in both {first.name}, seed {min(first.metrics)}, and "
+                    f"runs give different metrics: {', '.join(odd)} is not in both {like[0]}, seed {like[1]}, and "
                     f"{arm.name}, seed {seed}. Return the same names in every run, and remove {arm.folders[seed]}."
                 )
+
+
+def _warn_of_same(found: Comparison) -> None:
+    """Warns of arms whose runs are those of the baseline: their norms were most likely not applied."""
+    baseline, *others = found.arms
+    same = [arm.name for arm in others if arm.metrics == baseline.metrics]
+    if same and len(baseline.metrics) > 1:
+        warnings.warn(
+            f"{', '.join(same)} gave the metrics of {baseline.name} in every seed: most likely run does not call "
+            "arm.apply(model) on the model that it trains.",
+            SepNormWarning,
+            stacklevel=3,
+        )
 
 
 class OwnRecipe:
     """Runs the user's function as a run of ours: folder, seeding, and checks of its metrics."""
 
-    def __init__(self, run: Run, required: tuple[str, ...]) -> None:
-        self.own, self.required = run, required
+    def __init__(self, run: Run, declared: Metrics) -> None:
+        self.own, self.declared = run, declared
 
     def opened(self, base: ArmConfig) -> OwnRecipe:
         """Returns itself: there is no data to read."""
@@ -205,9 +257,11 @@ class OwnRecipe:
     def run(self, config: ArmConfig, folder: Path, report: Any = None) -> Outcome:
         place = folder.parent  # folder of the whole run; ``folder`` itself is deleted at its end
         which = f"the run of {config.arm}, seed {config.seed}"
+        files = place / _FILES
+        files.mkdir(parents=True, exist_ok=True)
         _begin_from(config.seed)
         try:
-            found = self.own(Arm(config.arm, config.norm, config.sites), config.seed, place)
+            found = self.own(Arm(config.arm, config.norm, config.sites), config.seed, files)
         except KeyboardInterrupt:
             raise InterruptedRunError(
                 f"{which} was stopped, and those before it are saved in {place.parent}",
@@ -216,6 +270,12 @@ class OwnRecipe:
         except Exception as error:
             raise record_failure(config, place, error) from error
         metrics = self._checked(found, which)
+        if (missing := self.declared.missing(metrics)) is not None:
+            # the first run says what all would give; a later one is odd, and the others go on
+            first = not any(place.parent.glob("*/metrics.json"))
+            raise (SepNormError if first else RunFailedError)(
+                f"{which} gave no {missing.key!r}: it gave {', '.join(metrics) or 'nothing'}."
+            )
         (place / "error.txt").unlink(missing_ok=True)  # left by an earlier attempt
         return Outcome(metrics, [], {}, lambda folder: folder.mkdir(parents=True, exist_ok=True))
 
@@ -228,10 +288,9 @@ class OwnRecipe:
                 metrics[str(key)] = float(value)
             except (TypeError, ValueError):
                 raise RunFailedError(f"{which} gave {key!r} as {value!r}, which is no number.") from None
-        for key in self.required:
-            if key not in metrics:
-                raise RunFailedError(f"{which} gave no {key!r}: it gave {', '.join(metrics) or 'nothing'}.")
-        bad = [key for key, value in metrics.items() if not torch.isfinite(torch.tensor(value))]
+            except OverflowError:
+                raise RunFailedError(f"{which} gave {key!r} as a number that is too large for a float.") from None
+        bad = [key for key, value in metrics.items() if not math.isfinite(value)]
         if bad:
             raise RunFailedError(f"{which} gave {bad[0]!r} as {metrics[bad[0]]}: nothing can be compared with that.")
         return metrics

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sepnorm.arguments import number
 from sepnorm.data.tables import rows_of_file
 from sepnorm.domains.comparison import write_comparison_folder
 from sepnorm.domains.own_training import declare
@@ -44,23 +45,25 @@ def compare_scores(
         SepNormError: if the table lacks a column, an arm or a metric, or arms share no seed.
     """
     declared = declare(metrics)
+    margin = None if margin is None else number(margin, "margin", least=0)
     path = Path(table)
     values = read_scores(path, {metric.key for metric in declared.declared})
     if baseline is not None and baseline not in values:
         raise SepNormError(f"{path} has no arm {baseline!r}: it has {', '.join(values)}.{nearest(baseline, values)}")
     if len(values) < 2:
         raise SepNormError(f"{path} has only one arm, {next(iter(values))!r}: a comparison needs at least two.")
-    primary = next(metric.key for metric in declared.declared if metric.primary)
     known = {key for runs in values.values() for scores in runs.values() for key in scores}
-    for key in [primary, *(metrics if isinstance(metrics, Mapping) else ())]:
-        if key not in known:
-            raise SepNormError(f"{path} has no metric {key!r}: it has {', '.join(sorted(known))}.{nearest(key, known)}")
-    for name, runs in values.items():
-        if lacking := [seed for seed, scores in runs.items() if primary not in scores]:
-            raise SepNormError(f"{path} has no {primary} for arm {name!r}, seed {lacking[0]}.")
+    if (missing := declared.missing(known)) is not None:
+        raise SepNormError(
+            f"{path} has no metric {missing.key!r}: it has {', '.join(sorted(known))}.{nearest(missing.key, known)}"
+        )
     order = sorted(values, key=lambda name: name != baseline) if baseline is not None else list(values)
     config = ArmConfig(data=path.name)
     found = Comparison([Arm(name, config, values[name]) for name in order], declared, margin)
+    primary = found.leading[0].key
+    for name, runs in values.items():
+        if lacking := [seed for seed, scores in runs.items() if primary not in scores]:
+            raise SepNormError(f"{path} has no {primary} for arm {name!r}, seed {lacking[0]}.")
     if not any(found.decisions().values()):
         raise SepNormError(f"{path} has no seed that {order[0]} and another arm share: differences are paired by seed.")
     folder = Path(out)
@@ -72,10 +75,10 @@ def read_scores(path: Path, declared: Collection[str] = ()) -> dict[str, dict[in
     """Scores by arm, seed and metric. Columns of other metrics than the ``declared`` ones may hold words."""
     require_file(path)
     found: dict[str, dict[int, dict[str, float]]] = {}
-    for number, row in enumerate(rows_of_file(path), 1):
-        if number == 1:
+    for count, row in enumerate(rows_of_file(path), 1):
+        if count == 1:
             _require_columns(path, row)
-        where = f"row {number} of {path}"
+        where = f"row {count} of {path}"
         arm, seed = str(row["arm"] or "").strip(), _seed(row["seed"], where)
         if not arm:
             raise SepNormError(f"{where} names no arm.")

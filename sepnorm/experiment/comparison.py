@@ -1,25 +1,19 @@
-"""Arms x seeds: every arm runs with the same seeds and is compared with the baseline seed by seed."""
+"""Arms x seeds: every arm has the same seeds and is compared with the baseline seed by seed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from sepnorm._version import __version__
 from sepnorm.experiment.decisions import Decision, decide, default_margin
 from sepnorm.experiment.intervals import Difference, Interval, difference, interval
-from sepnorm.experiment.launcher_settings import parse_launcher
-from sepnorm.experiment.launchers import Job, Watch, run_jobs
 from sepnorm.experiment.metrics import Metric, Metrics
-from sepnorm.experiment.runs import Recipe
 from sepnorm.experiment.sequential import FIRST
-from sepnorm.experiment.slugs import run_folder
-from sepnorm.files import intact, read_json
-from sepnorm.training.configs import ArmConfig, arm_names
+from sepnorm.training.configs import ArmConfig
 
 
 @dataclass(eq=False)
@@ -51,12 +45,26 @@ class Comparison:
         declared: the metrics that runs report.
         margin: largest difference in the primary metric that counts as equal; default 1 % of the baseline's mean.
         most: largest number of seeds, if seeds were added until all arms were decided; None for a fixed number.
+        planned: number of seeds, if it was fixed before the first run.
+        earlier: numbers of seeds of earlier reports in the same folder, with another number planned.
     """
 
     arms: list[Arm]
     declared: Metrics
     margin: float | None = None
     most: int | None = None
+    planned: int | None = None
+    earlier: list[int] = field(default_factory=list)
+
+    @property
+    def budget(self) -> int:
+        """The largest number of seeds that was planned; of a table of scores, the number that it has."""
+        return self.most or self.planned or max(len(arm.metrics) for arm in self.arms)
+
+    @property
+    def looks(self) -> list[int]:
+        """Numbers of seeds of earlier looks: reports on some of these seeds, after which more were run."""
+        return [count for count in self.earlier if count < self.budget]
 
     @property
     def keys(self) -> list[str]:
@@ -104,25 +112,24 @@ class Comparison:
             return None
         return difference(arm.values(metric.key), baseline.values(metric.key), None)
 
-    def margin_to(self, to: Arm | None = None) -> float:
-        """The margin within which a difference in the primary metric counts as equal.
-
-        Args:
-            to: the arm whose mean sets the default margin; default the baseline.
+    def margin_to(self) -> float:
+        """The margin within which any difference of two arms in the primary metric counts as equal.
 
         Returns:
-            The margin. If seeds were added one by one, its default is 1 % of the mean of the first three seeds.
+            The margin. By default it is 1 % of the baseline's mean; of its first three seeds, if seeds were added one
+            by one.
         """
-        baseline = to or self.arms[0]
-        values = list(baseline.values(self.primary.key).values()) if self.primary is not None else []
+        values = list(self.arms[0].values(self.primary.key).values()) if self.primary is not None else []
         if self.margin is not None or not values:
             return self.margin or 0.0
         return default_margin(values if self.most is None else values[:FIRST])
 
     def decisions(self, to: Arm | None = None) -> dict[str, Decision]:
-        """The verdict on every arm by the primary metric, corrected for the number of arms.
+        """The verdict on every arm by the primary metric, corrected for the number of arms that are judged here.
 
-        If seeds were added one by one, an arm keeps the first verdict that is not ``undecided``.
+        Verdicts against another arm than the baseline are a family of their own: the error rates hold for the arms
+        against each ``to`` by itself. All are judged by the margin of the baseline. If seeds were added one by one, an
+        arm keeps the first verdict that is not ``undecided``.
 
         Args:
             to: the arm to compare with; default the baseline.
@@ -139,7 +146,7 @@ class Comparison:
             if arm is not baseline
         }
         gaps = {name: found for name, found in gaps.items() if found and all(map(math.isfinite, found))}
-        better, margin = bool(metric.higher_is_better), self.margin_to(baseline)
+        better, margin = bool(metric.higher_is_better), self.margin_to()
         if self.most is None or not gaps:
             return decide(gaps, margin=margin, higher_is_better=better) if gaps else {}
         found: dict[str, Decision] = {}
@@ -170,6 +177,8 @@ class Comparison:
             "primary": None if primary is None else primary.key,
             "margin": self.margin_to(),
             "most_seeds": self.most,
+            "planned_seeds": self.budget,
+            "earlier_looks": self.earlier,
             "decisions": {
                 name: {
                     "mean": found.mean,
@@ -220,72 +229,3 @@ def comparable(arm: Arm, other: Arm, metric: Metric) -> bool:
         for each in (arm.config, other.config)
     ]
     return metric.kind != "training" or terms[0] == terms[1] or not (terms[0][0] or terms[1][0])
-
-
-def compare(
-    recipe: Callable[[Any], Recipe],
-    metrics: Metrics,
-    base: ArmConfig,
-    configs: Sequence[ArmConfig],
-    seeds: Sequence[int],
-    folder: Path,
-    launcher: str = "local",
-    watch: Watch | None = None,
-    margin: float | None = None,
-    adaptive: bool = False,
-) -> Comparison:
-    """Runs every config with every seed; the first config is the baseline. Finished runs are read, not repeated.
-
-    ``recipe(base)`` reads the data and runs configs; ``launchers.run_jobs`` says where and how many at a time.
-    ``watch`` receives their progress. With ``adaptive``, seeds are added, all arms of a seed together, until every arm
-    is decided; ``seeds`` is then the largest set.
-    """
-    names = arm_names(configs)
-    every = {seed: {name: run_folder(folder, name, seed) for name in names} for seed in seeds}
-
-    def read(count: int) -> Comparison:
-        """The comparison of the first ``count`` seeds."""
-        arms = [Arm(config.arm, config) for config in configs]
-        for seed in list(seeds)[:count]:
-            for arm in arms:
-                _read_run(arm, seed, every[seed][arm.name])
-        return Comparison(arms, metrics, margin, len(seeds) if adaptive else None)
-
-    def whole() -> int:
-        """The number of seeds, from the first on, that are finished in every arm."""
-        ended = [all((place / "metrics.json").is_file() for place in places.values()) for places in every.values()]
-        return [*ended, False].index(False)
-
-    def enough() -> int | None:
-        """The first number of seeds that decides every arm, or None."""
-        return next((count for count in range(FIRST, whole() + 1) if read(count).decided), None) if adaptive else None
-
-    def jobs() -> Iterator[Job]:
-        for seed, places in every.items():  # seed by seed, so that an interrupted comparison has complete pairs
-            if enough() is not None:
-                return
-            for config in configs:
-                yield Job(recipe, base, config.changed({"seed": seed}), places[config.arm])
-
-    if watch is not None:
-        watch.expect(names, list(seeds))
-    if adaptive and parse_launcher(launcher)[0] == "submitit":
-        # a queue takes all jobs at once: submit the arms of one seed at a time
-        for wave in batched_by(jobs(), lambda job: max(job.config.seed, FIRST - 1)):
-            run_jobs(wave, launcher, watch)
-    else:
-        run_jobs(jobs(), launcher, watch)
-    return read(enough() or len(seeds))
-
-
-def batched_by(jobs: Iterator[Job], key: Callable[[Job], int]) -> Iterator[list[Job]]:
-    """Groups consecutive jobs with the same key; a group is made only when the last one is done."""
-    for _, group in groupby(jobs, key):
-        yield list(group)
-
-
-def _read_run(arm: Arm, seed: int, folder: Path) -> None:
-    arm.folders[seed] = folder
-    arm.metrics[seed] = read_json(folder / "metrics.json")
-    with intact(folder / "losses.json"):
-        arm.losses[seed] = [(int(step), float(loss)) for step, loss in read_json(folder / "losses.json")]

@@ -30,8 +30,7 @@ or not (Tamhane et al., Statistics in Medicine 40:5333, 2021, review such method
 *No spread.* With a coarse metric, or one at its limit, two runs may differ by the same number in every seed. The t-test
 would then be certain with two seeds. Instead, n identical differences count as n equal signs. Their interval is the
 point itself if 2^(1 - n), the level of the sign test, is at most the arm's level (six seeds for one arm at 95 %), else
-unbounded. This holds under optional stopping as well, since n equal signs contain all fewer. If the difference is
-within the margin, the arm is equal without that condition: this describes what was seen and has no error rate.
+unbounded. This holds under optional stopping as well, since n equal signs contain all fewer. ``Equal`` needs as many.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ from functools import lru_cache, partial
 from sepnorm.arguments import flag, number, whole
 from sepnorm.errors import SepNormError
 from sepnorm.experiment.forecast import seeds_to_decide
+from sepnorm.experiment.intervals import decimals
 from sepnorm.experiment.sequential import FIRST, LEAST_LEVEL, critical_values
 
 FARTHEST = 200  # largest number of seeds of a forecast without ``most``
@@ -78,8 +78,9 @@ class Decision:
         """Number of further seeds that decide with a probability of about 80 %.
 
         It is 0 for a decided arm, and None if it is unknown or above ``most`` (200 without ``most``) in all;
-        ``seeds_to_decide`` explains the forecast. Without ``most`` use it to plan a new comparison: adding seeds to an
-        undecided one is a second look, which only ``most`` corrects for.
+        ``seeds_to_decide`` explains the forecast. Without ``most``, or when all its seeds are used, plan a new
+        comparison of ``count + more_seeds`` seeds: adding them to an undecided one is a second look, which only
+        ``most`` corrects for.
         """
         return self._forecast()
 
@@ -103,8 +104,7 @@ class Decision:
 
         More if rounding would move 0 into the interval, or out of it.
         """
-        size = math.floor(math.log10(half))
-        first = max(0, (1 if half < 2 * 10**size else 0) - size)
+        first = decimals(half)
         for places in range(first, first + 8):
             if (round(abs(self.mean), places) > round(half, places)) == (abs(self.mean) > half):
                 return places
@@ -178,8 +178,6 @@ def decide(
     half = partial(_half, most=most)
     differing = _holm(arms, lambda name, share: abs(arms[name].mean) > half(arms[name], share), level)
     equal = _holm(arms, lambda name, share: abs(arms[name].mean) + half(arms[name], share) <= margin, level)
-    least = 2 if most is None else FIRST
-    equal |= {name for name, arm in arms.items() if arm.constant and arm.count >= least and abs(arm.mean) <= margin}
 
     found = {}
     for name, arm in arms.items():
@@ -243,8 +241,10 @@ def _holm(names: Iterable[str], rejects: Callable[[str, float], bool], level: fl
 
 
 def _more_seeds(arm: _Arm, level: float, margin: float, most: int | None) -> int | None:
+    if arm.count == most:  # no look is left: as for a new comparison with a fixed number of seeds
+        most = None
     if arm.constant:  # assuming it stays constant
-        needed = FIRST if abs(arm.mean) <= margin else 1 + math.ceil(math.log2(1 / level))
+        needed = 1 + math.ceil(math.log2(1 / level))
         return needed - arm.count if needed <= (most or FARTHEST) else None
     limits = _student(FARTHEST, level) if most is None else critical_values(most, level)
     return seeds_to_decide(arm.mean, arm.deviation, arm.count, limits, margin, sequential=most is not None)

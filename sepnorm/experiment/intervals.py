@@ -6,6 +6,29 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_ROUNDING = 1e-9  # a half-width this small relative to the mean comes from rounding
+
+
+def decimals(half: float) -> int:
+    """Decimals that a half-width supports: one digit of it, two if it begins with 1.
+
+    >>> [decimals(half) for half in (0.004, 0.0015, 57.0)]
+    [3, 4, 0]
+    """
+    size = math.floor(math.log10(half))
+    return max(0, (1 if half < 2 * 10**size else 0) - size)
+
+
+def _shown(mean: float, half: float, sign: str = "") -> str:
+    """``0.823 ± 0.008``: three decimals, more for a narrow interval, and fewer for large values with a wide one."""
+    if math.isnan(half) or half <= _ROUNDING * abs(mean):
+        kind = ".3f" if mean == 0 or 1e-3 <= abs(mean) < 1e3 else ".3g"
+        return f"{mean:{sign}{kind}}" + ("" if math.isnan(half) else f" ± {0:{kind}}")
+    if math.isinf(half):
+        return f"{mean:{sign}.3g}"
+    places = decimals(half) if half < 1e-3 else 3 if max(abs(mean), half) < 10 else min(3, decimals(half))
+    return f"{mean:{sign}.{places}f} ± {half:.{places}f}"
+
 
 @dataclass(eq=False)
 class Interval:
@@ -16,7 +39,7 @@ class Interval:
     count: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f}" if math.isnan(self.half) else f"{self.mean:.3f} ± {self.half:.3f}"
+        return _shown(self.mean, self.half)
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -45,7 +68,7 @@ class Difference(Interval):
     verdict: str | None = "undecided"
 
     def __str__(self) -> str:
-        return f"{self.mean:+.3f}" if math.isnan(self.half) else f"{self.mean:+.3f} ± {self.half:.3f}"
+        return _shown(self.mean, self.half, "+")
 
 
 def difference(

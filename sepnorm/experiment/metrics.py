@@ -28,7 +28,7 @@ class Metric:
 
     key: str
     name: str
-    higher_is_better: bool | None = True
+    higher_is_better: bool | None
     primary: bool = False
     kind: Literal["score", "geometry", "training"] = "score"
     shown: bool = True
@@ -103,6 +103,20 @@ class Metrics:
         if scores and not 1 < len(single) <= MOST_SETS:
             found = [metric for metric in found if metric not in single]
         return found or self.order(keys)
+
+    def missing(self, keys: Iterable[str]) -> Metric | None:
+        """A declared metric that was not reported. Of several primary metrics one is enough.
+
+        Args:
+            keys: keys that runs reported.
+
+        Returns:
+            The first such metric; None if all are there.
+        """
+        reported = list(keys)
+        absent = [each for each in self.declared if not any(each.named(key) for key in reported)]
+        judged = any(each.primary and each not in absent for each in self.declared)
+        return next((each for each in absent if not (each.primary and judged)), None)
 
     def is_single(self, key: str) -> bool:
         """Whether a key belongs to one of several test sets, which a pattern stands for.

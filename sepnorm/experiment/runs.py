@@ -149,7 +149,8 @@ def _same_config(config: ArmConfig, path: Path) -> None:
     )
     with intact(path):
         kept = defaults | read_json(path)  # a setting may be newer than the folder
-    changed = sorted(key for key in now.keys() | kept.keys() if now.get(key) != kept.get(key))
+    keys = (now.keys() | kept.keys()) - config.incidental
+    changed = sorted(key for key in keys if now.get(key) != kept.get(key))
     if changed:
         raise SepNormError(
             f"{path.parent} holds a run of another config ({changed[0]} was {kept.get(changed[0])!r} and is now "

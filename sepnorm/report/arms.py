@@ -67,8 +67,10 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     left = [colour for colour in COLOURS if colour not in found.values()] or list(COLOURS)
     others = [name for name in names if name not in found]
     found |= {name: left[number % len(left)] for number, name in enumerate(others)}
-    return {name: Style(found[name], _kind(norm_of(name))) for name in names}
+    return {name: Style(found[name], kind_of(name)) for name in names}
 
 
-def _kind(norm: str) -> str:
+def kind_of(name: str) -> str:
+    """``shared`` or ``separate`` by the norm at the start of an arm's name; empty if there is none."""
+    norm = norm_of(name)
     return ("separate" if "+" in norm else "shared") if norm else ""

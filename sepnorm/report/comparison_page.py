@@ -10,13 +10,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from sepnorm.experiment.comparison import Arm, Comparison, by_mean, comparable
-from sepnorm.experiment.decisions import Decision
-from sepnorm.experiment.metrics import LOSS, Metric
+from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.geometry import Summary, singular_values
 from sepnorm.report import figures
 from sepnorm.report.arms import styles
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, loss_curves
+from sepnorm.report.comparison_words import FEW, explanation, verdict_parts
 from sepnorm.report.diagnosis import Diagnosis
 from sepnorm.report.diagnosis_page import definitions, layer_sections, level_class, site_table
 from sepnorm.report.diagnosis_page import summary_rows as measure_rows
@@ -30,7 +29,6 @@ from sepnorm.report.tables import comparison_tables, summary_rows
 #: Makes the sections that a domain adds, from the arms shown in figures and the seed shown.
 Extra = Callable[[Sequence[Arm], int], Sequence[Section]]
 _PICTURES = 600  # points of a map that get a picture, a few kilobytes each
-_FEW = 6  # arms listed by name
 
 
 def write_comparison(
@@ -78,59 +76,6 @@ def has_vectors(arm: Arm) -> bool:
     return bool(arm.folders) and (arm.folders[min(arm.folders)] / "embeddings.npz").is_file()
 
 
-def headline(comparison: Comparison) -> str:
-    """A summary of every arm by the primary metric; without labels, by the geometry."""
-    note, clauses, best = _said(comparison)
-    if comparison.primary is None:
-        return note
-    return f"{note}{comparison.primary.name} against {comparison.arms[0].name}: {'; '.join(clauses)}.{best}"
-
-
-def _said(comparison: Comparison) -> tuple[str, list[str], str]:
-    """A note on what could be judged, a clause per arm, and the best means."""
-    scored = any(metric.kind == "score" for metric in comparison.columns)
-    note = "" if scored else "The data have no labels, so only geometry was measured. "
-    metric = comparison.primary
-    if metric is None:
-        return note + "None of the metrics is declared as better one way, so there is no verdict.", [], ""
-    found = comparison.decisions()
-    clauses = [f"{name} is {clause(each)}" for name, each in found.items()]
-    if len(found) > _FEW:
-        verdicts = [each.verdict for each in found.values()]
-        counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("better", "equal", "undecided", "worse")]
-        best = next(arm.name for arm in comparison.ranked() if arm.name in found)
-        clauses = [
-            f"of {len(found)} arms {', '.join(counts)}",
-            f"{best}, with the best mean, is {clause(found[best])}",
-        ]
-    if missing := [arm.name for arm in comparison.arms[1:] if arm.name not in found]:
-        clauses.append(f"{', '.join(missing)} gave no finite values in a seed of {comparison.arms[0].name}")
-    return note, clauses, _best(comparison, metric)
-
-
-def _best(comparison: Comparison, metric: Metric) -> str:
-    """The best means of the primary metric and of the one beside it, often of different arms."""
-    if comparison.beside is None:
-        return ""
-    said = []
-    for each in (metric, comparison.beside):
-        arm = by_mean(comparison.arms, each)[0]
-        said.append(f"{each.name} {arm.interval(each.key)} ({arm.name})")
-    return f" Best means: {', '.join(said)}."
-
-
-def clause(decision: Decision) -> str:
-    """``better (+0.012 ± 0.004, 5 seeds)``; if undecided, with the estimated number of additional seeds."""
-    seeds = f"{decision.count} seed{'s' * (decision.count > 1)}"
-    verdict = "practically equal" if decision.verdict == "equal" else decision.verdict
-    more = ""
-    if decision.verdict == "undecided":
-        count = decision.more_seeds
-        more = "; more seeds would hardly decide it" if count is None else f"; about {count} more would decide it"
-        more = "" if decision.count < 2 else more
-    return f"{verdict} ({decision}, {seeds}{more})"
-
-
 def _tables(comparison: Comparison) -> Section:
     """The deciding columns, an explanation, and all columns folded."""
     every = "".join(table(*each, mark=verdict_class) for each in comparison_tables(comparison))
@@ -141,31 +86,9 @@ def _tables(comparison: Comparison) -> Section:
     return Section("Results", f"{body}<details><summary>All metrics and differences</summary>{every}</details>")
 
 
-def explanation(comparison: Comparison) -> str:
-    """Explains how verdicts and intervals are computed."""
-    arms = len(comparison.arms) - 1
-    note = "Means over seeds ± 95 % interval (Student). Differences are paired by seed: the same data, order and first weights. "
-    if comparison.primary is not None:
-        margin = f"{comparison.margin_to():.2g}"
-        note += f"Arms are judged by {comparison.primary.name} alone, "
-        note += f"corrected for {arms} arms (Holm). " if arms > 1 else "at 95 %. "
-        note += (
-            f"Equal means that the interval lies within ±{margin}. Other columns are exploratory and have no verdict. "
-        )
-    if comparison.most is not None:
-        note += (
-            f"Seeds were added until every arm was decided, {comparison.most} at most; intervals of the primary metric allow for "
-            "looking after every seed. "
-        )
-    if not all(comparable(arm, comparison.arms[0], LOSS) for arm in comparison.arms):
-        note += "The loss has the uniformity term in it, so that of arms with another lambda is not compared. "
-    uniformity = any(metric.key == "cls_uniformity" for metric in comparison.columns)
-    return note + "Lower uniformity is better." * uniformity
-
-
 def _lead(comparison: Comparison) -> str:
     """The verdict box: the decided arms, then every arm with its numbers."""
-    note, clauses, best = _said(comparison)
+    note, clauses, best = verdict_parts(comparison)
     verdicts = {each.verdict for each in comparison.decisions().values()}
     kind = next((f" {verdict}" for verdict in ("better", "worse") if verdict in verdicts), "")
     items = "".join(f"<li>{html.escape(each)}</li>" for each in clauses)
@@ -182,7 +105,7 @@ def _decided(comparison: Comparison) -> str:
     lines = []
     for verdict, words in (("better", "Better than"), ("equal", "Practically equal to"), ("worse", "Worse than")):
         names = [arm.name for arm in comparison.ranked() if arm.name in found and found[arm.name].verdict == verdict]
-        said = ", ".join(names) if len(names) <= _FEW else f"{len(names)} of {len(comparison.arms) - 1} arms"
+        said = ", ".join(names) if len(names) <= FEW else f"{len(names)} of {len(comparison.arms) - 1} arms"
         if names:
             text = f"{words} {baseline} by {metric.name}: {said}"
             lines.append(f"<p><strong>{html.escape(text)}</strong></p>")
@@ -237,7 +160,7 @@ def _collapse(named: dict[str, Diagnosis], seed: int) -> Section:
 def _measures(what: str, summaries: dict[str, Summary]) -> str:
     """One column per arm; if there are many, one row per arm."""
     rows = [[what, *summaries], *measure_rows(summaries)]
-    if len(summaries) > _FEW:
+    if len(summaries) > FEW:
         rows = [list(row) for row in zip(*rows, strict=True)]
     return table(rows[0], rows[1:])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sepnorm.experiment.comparison import Arm, Comparison
+from sepnorm.report.arms import kind_of
 
 #: Number of arms shown in figures.
 MOST_ARMS = 8
@@ -15,9 +16,14 @@ def shown_arms(comparison: Comparison) -> list[Arm]:
 
 
 def references(comparison: Comparison) -> list[Arm]:
-    """The arms to subtract: the baseline and, with three or more arms, the next with the same lambda."""
+    """The arms to subtract: the baseline and, with three or more arms, another with the same lambda.
+
+    It is the first with a shared norm, such as ``bn@final``, since separate norms are compared with shared ones; else
+    the first.
+    """
     baseline, *others = comparison.arms
     alike = [arm for arm in others if arm.config.uniformity_weight == baseline.config.uniformity_weight]
+    alike.sort(key=lambda arm: kind_of(arm.name) != "shared")
     return [baseline, *alike[:1]] if len(others) > 1 else [baseline]
 
 

@@ -10,6 +10,9 @@ from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.experiment.metrics import SHORT
 from sepnorm.report.selection import references
 
+#: Columns of a terminal that a table may take.
+TERMINAL = 100
+_SHORTEST = 8  # letters of a shortened name
 #: A header and rows.
 Table = tuple[list[str], list[list[str]]]
 
@@ -90,6 +93,35 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 def aligned(header: list[str], rows: list[list[str]]) -> str:
     """A table in aligned columns, for a terminal."""
     return "\n".join(in_columns([[_one_cell(cell) for cell in line] for line in (header, *rows)]))
+
+
+def fitting_rows(comparison: Comparison, width: int = TERMINAL) -> Table:
+    """``summary_rows`` for a terminal: columns beside the verdict are left out, then names shortened, until they fit."""
+    header, rows = summary_rows(comparison)
+    judging = header.index("verdict") + 1 if "verdict" in header else 1 + ("seeds" in header)
+    while _width(header, rows) > width and len(header) > judging:
+        drop = judging if comparison.beside is not None and comparison.beside.name in header[judging:] else -1
+        for line in (header, *rows):
+            del line[drop]
+    length = max(len(arm.name) for arm in comparison.arms)
+    names, shown = header, rows
+    while _width(names, shown) > width and length > _SHORTEST:
+        length -= 1
+        minus, short = f"minus {rows[0][0]}", f"minus {_shortened(rows[0][0], length)}"
+        names = [short if cell == minus else cell for cell in header]
+        shown = [[_shortened(name, length), *row] for name, *row in rows]
+    return names, shown
+
+
+def _width(header: list[str], rows: list[list[str]]) -> int:
+    return max(map(len, aligned(header, rows).splitlines()))
+
+
+def _shortened(name: str, length: int) -> str:
+    """A name with its middle left out: arms often differ at their ends."""
+    if len(name) <= length:
+        return name
+    return f"{name[: length // 2]}…{name[len(name) - (length - 1) // 2 :]}"
 
 
 _LATEX = {letter: f"\\{letter}" for letter in "%_&#${}"} | {

@@ -9,8 +9,9 @@ from typing import Any
 
 from sepnorm.domains import open_domain
 from sepnorm.errors import SepNormError, UnreadableDataError
-from sepnorm.experiment.comparison import Comparison, compare
+from sepnorm.experiment.comparison import Comparison
 from sepnorm.experiment.launchers import Watch
+from sepnorm.experiment.running import compare
 from sepnorm.files import write_text
 from sepnorm.report.diagnosis import finite
 from sepnorm.report.page import write_page

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sepnorm.errors import SepNormError, UnreadableDataError
-from sepnorm.experiment.comparison import Arm, Comparison, compare
+from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.experiment.intervals import Interval
 from sepnorm.experiment.launchers import Watch
 from sepnorm.experiment.launchers.local import places
 from sepnorm.experiment.metrics import Metric, Metrics
+from sepnorm.experiment.running import compare
 from sepnorm.experiment.runs import using_threads
 from sepnorm.report.tables import Table
 from sepnorm.studies.drawn import Drawn
@@ -25,7 +26,7 @@ SEEDS = 3
 _STEPS = {"demo": 120, "small": 150, "paper": 150}  # the training part of TREC has 4,952 questions
 METRICS = Metrics(
     [
-        Metric("accuracy", "accuracy", primary=True),
+        Metric("accuracy", "accuracy", True, primary=True),
         Metric("tuned_parameters", "trained parameters beside the head", higher_is_better=False),
         Metric("bytes", "bytes a task", higher_is_better=False),
         Metric("seconds_a_step", "seconds a step", higher_is_better=False, kind="training"),

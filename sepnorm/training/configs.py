@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -19,6 +19,7 @@ class ArmConfig(BaseModel):
     """Settings that differ between the arms and runs of a comparison."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    incidental: ClassVar[frozenset[str]] = frozenset()  # settings that may differ when a run is continued or read
 
     data: str  # file, folder, name of a Hugging Face dataset, or name of packaged data
     norm: str = "ln"  # norms, [CLS] first, then tokens, as bn+ln; ln leaves the model's layer norms

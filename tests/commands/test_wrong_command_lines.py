@@ -43,6 +43,8 @@ WRONG: list[tuple[str, str]] = [
     ("convert model --data lines.txt --out o --sites last", "Did you mean 'final'?"),
     # ---- scores
     ("compare scores scores.csv --higher acc --norms bn,ln", "--norms has no effect with scores"),
+    ("compare scores scores.csv --higher acc --margin inf", "--margin is a finite number of at least 0, found inf"),
+    ("compare images --margin inf", "--margin is a finite number of at least 0, found inf"),
     ("compare scores scores.csv --higher acc --dry-run", "--dry-run has no effect with scores"),
     ("compare scores scores.csv --higher acc --lower loss,acc", "acc is named by --higher and by --lower"),
     # ---- settings

@@ -102,7 +102,7 @@ class LineDomain(Domain):
     name = "line"
     presets = {"demo": LineConfig(epochs=2, batch_size=8, learning_rate=1e-3, threads=1, checkpoints=0)}
     arms = "ln,bn+ln@final"
-    metrics = Metrics([Metric("side_loss_free", "right side", primary=True), *GEOMETRY, LOSS])
+    metrics = Metrics([Metric("side_loss_free", "right side", True, primary=True), *GEOMETRY, LOSS])
 
     def recipe(self, config):
         return Recipe(config)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from models import bert, sentences
 from torch import nn
 
 import sepnorm
-from sepnorm import SepNormError
+from sepnorm import Metric, SepNormError
 from sepnorm.domains.scores import compare_scores
+from sepnorm.errors import SecondLookWarning, SepNormWarning
 
 SCORES = {"ln": 0.80, "bn@final": 0.84, "bn+ln@final": 0.90}
 ARMS = list(SCORES)
@@ -38,7 +40,7 @@ def test_arms_and_seeds_are_run_judged_and_drawn(tmp_path):
     assert plain["primary"] == "accuracy" and plain["decisions"]["bn@final"]["seeds"] == 4
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Better than ln by accuracy: bn+ln@final, bn@final" in page and "Differences by seed" in page
-    assert (tmp_path / "runs/bn@final-seed3/mine.txt").read_text() == "bn@final"
+    assert (tmp_path / "runs/bn@final-seed3/files/mine.txt").read_text() == "bn@final"
 
 
 def test_runs_of_an_earlier_version_of_the_function_are_warned_of(tmp_path):
@@ -141,6 +143,7 @@ def test_a_run_that_raises_is_named_and_does_not_lose_the_others(tmp_path):
     [
         ({"loss": 1.0}, "the run of ln, seed 0 gave no 'accuracy': it gave loss"),
         ({"accuracy": float("nan")}, "the run of ln, seed 0 gave 'accuracy' as nan"),
+        ({"accuracy": 10**400}, "the run of ln, seed 0 gave 'accuracy' as a number that is too large for a float"),
         ({"accuracy": "high"}, "gave 'accuracy' as 'high', which is no number"),
         (0.9, "the run of ln, seed 0 returned float: return metrics"),
     ],
@@ -160,6 +163,137 @@ def test_metrics_that_differ_between_runs_are_one_sentence(tmp_path):
         sepnorm.compare(differs, ["ln", "bn"], 2, tmp_path, metrics={"accuracy": True})
 
 
+def test_of_metrics_that_differ_the_odd_run_is_named(tmp_path):
+    def differs(arm, seed, folder):
+        return {"accuracy": 0.5 + seed} | ({} if (arm.norm, seed) == ("ln", 0) else {"extra": 1.0 + len(arm.name)})
+
+    with pytest.raises(SepNormError, match=r"extra is not in both ln, seed 1, and ln, seed 0\. .* remove .*ln-seed0"):
+        sepnorm.compare(differs, ["ln", "bn"], 2, tmp_path, metrics={"accuracy": True})
+
+
+def test_a_declared_metric_that_no_run_gives_is_told_after_the_first(tmp_path):
+    asked = []
+
+    def train(arm, seed, folder):
+        asked.append(arm.name)
+        return made_up(arm, seed, folder)
+
+    with pytest.raises(SepNormError, match="the run of ln, seed 0 gave no 'los': it gave accuracy, loss"):
+        sepnorm.compare(train, ARMS, 3, tmp_path, metrics={"accuracy": True, "los": False})
+    assert asked == ["ln"]
+    sepnorm.compare(train, ARMS, 3, tmp_path, metrics={"accuracy": True}, quiet=True)
+    with pytest.raises(SepNormError, match="no run gave 'los': they gave accuracy, loss"):
+        sepnorm.compare(train, ARMS, 3, tmp_path, metrics={"accuracy": True, "los": False}, quiet=True)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        [Metric("acc*", "acc{}", True, primary=True)],
+        [Metric("f1", "F1", True, primary=True), Metric("accuracy", "accuracy", True, primary=True)],
+    ],
+)
+def test_one_primary_metric_that_runs_give_is_enough(tmp_path, metrics):
+    assert sepnorm.compare(made_up, ARMS, 2, tmp_path, metrics=metrics, quiet=True).primary.key == "accuracy"
+    found, _ = compare_scores(long_table(tmp_path / "long.csv"), tmp_path / "scores", metrics)
+    assert found.primary.key == "accuracy"
+
+
+def test_title_and_workers_can_change(tmp_path):
+    again = {"seeds": 2, "out": tmp_path, "metrics": {"accuracy": True}, "quiet": True}
+    first = sepnorm.compare(made_up, ARMS, title="One", **again)
+    assert "One" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    second = sepnorm.compare(made_up, ARMS, title="Another", workers=2, **again)
+    assert second.arms[0].metrics == first.arms[0].metrics
+    assert "Another" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_arms_that_give_the_metrics_of_the_baseline_are_warned_of(tmp_path):
+    def forgets(arm, seed, folder):
+        return {"accuracy": 0.5 + seed / 10}
+
+    again = {"metrics": {"accuracy": True}, "quiet": True}
+    with pytest.warns(SepNormWarning, match=r"bn@final gave the metrics of ln in every seed: .* arm\.apply\(model\)"):
+        sepnorm.compare(forgets, ["ln", "bn"], 2, tmp_path / "two", **again)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SepNormWarning)
+        sepnorm.compare(forgets, ["ln", "bn"], 1, tmp_path / "one", **again)
+
+
+def saving(arm, seed, folder):
+    """Keeps files of the names that a run of ours has, and raises the first time."""
+    model = bert()
+    arm.apply(model, calibrate=[sentences(8)])
+    model.save_pretrained(folder)
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    (folder / "checkpoints" / "1").write_text("mine")
+    for name in ("metrics.json", "losses.json", "error.txt"):
+        (folder / name).write_text("mine")
+    if not (folder / "begun").exists():
+        (folder / "begun").touch()
+        raise RuntimeError("out of luck")
+    return {"accuracy": SCORES[arm.name] + 0.01 * seed}
+
+
+def test_the_folder_of_a_run_is_the_users_alone(tmp_path):
+    again = {"out": tmp_path, "metrics": {"accuracy": True}, "quiet": True}
+    with pytest.raises(SepNormError, match="out of luck"):
+        sepnorm.compare(saving, ["ln", "bn"], 1, **again)
+    sepnorm.compare(saving, ["ln", "bn"], 1, **again)
+    files = tmp_path / "runs" / "ln-seed0" / "files"
+    assert (files / "model.safetensors").is_file() and (files / "config.json").is_file()
+    for name in ("checkpoints/1", "metrics.json", "losses.json", "error.txt"):
+        assert (files / name).read_text() == "mine"
+    with pytest.raises(SepNormError, match="out of luck"):
+        sepnorm.compare(saving, ["ln", "bn"], 2, **again)
+    found = sepnorm.compare(saving, ["ln", "bn"], 2, **again)
+    assert list(found.arms[1].metrics) == [0, 1]
+
+
+def test_seeds_that_are_complete_are_written_when_a_run_fails(tmp_path):
+    asked = []
+
+    def sometimes(arm, seed, folder):
+        asked.append(seed)
+        if arm.name == "bn@final" and seed == 3:
+            raise ZeroDivisionError("no luck")
+        values = made_up(arm, seed, folder)
+        return values | {"accuracy": 0.8 + (-1) ** seed * len(arm.name) / 100}
+
+    again = {"out": tmp_path, "metrics": {"accuracy": True}, "quiet": True}
+    with pytest.raises(SepNormError, match=r"no luck .* The seeds that are complete are in .*report\.html"):
+        sepnorm.compare(sometimes, ARMS, "auto", **again)
+    assert set(asked) == {0, 1, 2, 3}
+    assert [list(arm["seeds"]) for arm in json.loads((tmp_path / "results.json").read_text())["arms"]] == [
+        ["0", "1", "2"]
+    ] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SecondLookWarning)  # the same call goes on: it is no second look
+        with pytest.raises(SepNormError, match="no luck"):
+            sepnorm.compare(sometimes, ARMS, "auto", **again)
+
+
+def test_seeds_that_are_added_after_a_report_are_warned_of_and_noted(tmp_path):
+    def looked(seeds, **more):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = sepnorm.compare(made_up, ARMS, seeds, tmp_path, metrics={"accuracy": True}, quiet=True, **more)
+        page = (tmp_path / "report.html").read_text(encoding="utf-8")
+        assert ("verdicts come from more than one look" in page) == bool(found.looks)
+        return found.looks, [str(each.message) for each in told if each.category is SecondLookWarning]
+
+    assert looked(2) == looked(2) == ([], [])
+    looks, told = looked(3)
+    assert looks == [2] and "held a report on 2 seeds before" in told[0] and len(told) == 1
+    assert looked(3) == ([2], [])  # the same call again
+    assert "a report on 2 seeds before this one" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    looks, told = looked("auto", most=5)
+    assert looks == [2, 3] and "on 3 seeds before" in told[0]
+    assert looked("auto", most=5) == ([2, 3], [])
+    looks, told = looked("auto", most=8)
+    assert looks[:2] == [2, 3] and len(told) == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -171,6 +305,13 @@ def test_metrics_that_differ_between_runs_are_one_sentence(tmp_path):
         ({"arms": ["ln", "ln"]}, "arms must differ"),
         ({"seeds": "many"}, "seeds is a number or 'auto'"),
         ({"seeds": 0}, "seeds is a whole number, at least 1"),
+        ({"margin": -1}, "margin is a finite number of at least 0, found -1"),
+        ({"margin": float("nan")}, "margin is a finite number of at least 0, found nan"),
+        ({"margin": "0.01"}, "margin is a finite number of at least 0, found '0.01'"),
+        (
+            {"workers": 2, "run": lambda arm, seed, folder: {}},
+            "lambda>, which other processes cannot import: with workers",
+        ),
         ({"run": 3}, "run must be a function of an arm"),
     ],
 )
@@ -188,6 +329,8 @@ import sepnorm
 
 def slow(arm, seed, folder):
     print(arm.name, seed, flush=True)
+    (folder / "config.json").write_text("mine")  # a file of a run has this name
+    (folder / "checkpoints").mkdir(exist_ok=True)
     time.sleep(0.5)
     return {"accuracy": 0.5 + seed / 10 + len(arm.name) / 100 + seed * len(arm.name) / 1e4}
 
@@ -281,6 +424,17 @@ def test_every_metric_that_is_named_must_be_there(tmp_path):
     with pytest.raises(SepNormError, match=r"row 2 of .* has 'failed' for loss"):
         compare_scores(table, tmp_path / "out", {"accuracy": True, "loss": False})
     assert compare_scores(table, tmp_path / "out", {"accuracy": True})[0].keys == ["accuracy", "loss"]
+
+
+def test_rows_that_are_added_after_a_report_are_noted_by_the_command(run, tmp_path):
+    header, *rows = long_table(tmp_path / "long.csv").read_text().splitlines()
+    words = ("compare", "scores", "some.csv", "--higher", "accuracy", "--out", "out")
+    (tmp_path / "some.csv").write_text("\n".join([header, *(row for row in rows if row.split(",")[1] in "01")]))
+    code, _, err = run(*words)
+    assert code == 0 and "Note:" not in err
+    (tmp_path / "some.csv").write_text("\n".join([header, *rows]))
+    code, _, err = run(*words)
+    assert code == 0 and err.count("Note: out held a report on 2 seeds before, so verdicts on more") == 1
 
 
 def test_an_arm_that_shares_no_seed_with_the_baseline_is_said_to(tmp_path):

@@ -6,13 +6,15 @@ import numpy
 import pytest
 import torch
 
-from sepnorm.experiment.comparison import Arm, Comparison, compare
+from sepnorm.errors import RunFailedError, SepNormError
+from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.experiment.decisions import decide
 from sepnorm.experiment.metrics import Metric, Metrics
+from sepnorm.experiment.running import UnfinishedComparisonError, compare
 from sepnorm.experiment.runs import Outcome
 from sepnorm.training.configs import ArmConfig
 
-METRICS = Metrics([Metric("accuracy", "accuracy", primary=True)])
+METRICS = Metrics([Metric("accuracy", "accuracy", True, primary=True)])
 ARMS = [ArmConfig(data="made up", norm=norm) for norm in ("ln", "bn", "bn+ln")]
 
 
@@ -79,11 +81,11 @@ def test_an_arm_keeps_its_first_verdict(tmp_path):
 
 
 def test_the_margin_is_that_of_the_first_seeds():
-    values = [0.5, 0.6, 0.7, 5.0]
+    values = [0.5, 0.6, 0.7, 5.0, 5.0, 5.0]
     baseline = {seed: {"accuracy": value} for seed, value in enumerate(values)}
     found = Comparison([Arm("ln", ARMS[0], baseline), Arm("bn", ARMS[1], baseline)], METRICS, most=12)
     assert found.margin_to() == pytest.approx(0.006)  # 1 % of the mean of three
-    assert Comparison(found.arms, METRICS).margin_to() == pytest.approx(0.017)
+    assert Comparison(found.arms, METRICS).margin_to() == pytest.approx(0.028)
     assert found.decisions()["bn"].verdict == "equal" and found.decided
 
 
@@ -92,3 +94,58 @@ def test_an_arm_without_finite_values_is_not_decided(tmp_path):
     broken = {seed: {"accuracy": float("nan")} for seed in range(3)}
     found = Comparison([Arm("ln", ARMS[0], baseline), Arm("bn", ARMS[1], broken)], METRICS)
     assert found.decisions() == {} and not found.decided
+
+
+class Failing(Made):
+    """A recipe of which one arm raises, from a seed on."""
+
+    def __init__(self, norm: str, first: int = 0) -> None:
+        super().__init__({"ln": 0, "bn": 0, "bn+ln": 0})
+        self.norm, self.first = norm, first
+
+    def run(self, config, folder, report):
+        outcome = super().run(config, folder, report)
+        if config.norm == self.norm and config.seed >= self.first:
+            raise RunFailedError(f"the run of {config.arm}, seed {config.seed} failed.")
+        return outcome
+
+
+def test_no_seed_is_added_after_a_failed_run(tmp_path):
+    failing = Failing("bn")
+    with pytest.raises(UnfinishedComparisonError, match="the run of bn@final, seed 0 failed") as told:
+        run(failing, tmp_path)
+    assert failing.done == [("ln", 0), ("bn", 0), ("bn+ln", 0)]
+    found = told.value.comparison  # of the arms that have results
+    assert [arm.name for arm in found.arms] == ["ln", "bn+ln@final"] and list(found.arms[1].metrics) == [0]
+
+
+def test_the_seeds_that_are_complete_are_kept_when_runs_fail(tmp_path):
+    failing = Failing("bn", first=2)
+    with pytest.raises(UnfinishedComparisonError) as told:
+        compare(lambda base: failing, METRICS, ARMS[0], ARMS, range(4), tmp_path / "fixed")
+    found = told.value.comparison
+    assert len(failing.done) == 12 and len(found.arms) == 3 and found.planned == 4
+    assert [list(arm.metrics) for arm in found.arms] == [[0, 1]] * 3
+    with pytest.raises(UnfinishedComparisonError) as told:
+        run(Failing("ln"), tmp_path / "baseline")
+    assert told.value.comparison is None  # nothing to compare with
+
+
+def test_a_margin_that_is_no_number_is_refused_before_any_run(tmp_path):
+    recipe = Made({"ln": 0, "bn": 0, "bn+ln": 0})
+    for margin in (-1, float("nan"), "0.01"):
+        with pytest.raises(SepNormError, match="margin is a finite number of at least 0"):
+            compare(lambda base: recipe, METRICS, ARMS[0], ARMS, range(2), tmp_path, margin=margin)
+    assert recipe.done == []
+
+
+def test_one_margin_judges_differences_to_every_arm():
+    """That of the baseline: a page draws one band."""
+    values = {"ln": 0.5, "bn": 5.0, "bn+ln": 5.03}
+    arms = [
+        Arm(config.arm, config, {seed: {"accuracy": values[config.norm] + seed * place / 1e4} for seed in range(6)})
+        for place, config in enumerate(ARMS)
+    ]
+    found = Comparison(arms, METRICS)
+    assert found.margin_to() == pytest.approx(0.005)
+    assert found.decisions(found.arms[1])["bn+ln@final"].verdict == "better"  # not within 1 % of 5

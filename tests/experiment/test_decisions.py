@@ -141,8 +141,10 @@ def test_identical_differences_count_as_signs():
         assert (few.verdict, few.low, few.more_seeds) == ("undecided", -math.inf, 1)
         assert (enough.verdict, enough.low, enough.high, str(enough)) == ("better", 0.5, 0.5, "+0.5 ± 0")
         assert one([-0.5] * 6, most=most).verdict == "worse"
-        assert one([0.0] * 4, most=most).verdict == "equal" and one([0.1] * 3, margin=0.2, most=most).verdict == "equal"
-    assert one([0.0, 0.0]).verdict == "equal" and one([0.0, 0.0], most=12).more_seeds == 1
+        few, enough = one([0.1] * 3, margin=0.2, most=most), one([0.1] * 6, margin=0.2, most=most)
+        assert (few.verdict, few.low, few.more_seeds) == ("undecided", -math.inf, 3)  # within the margin too
+        assert (enough.verdict, enough.low, enough.high) == ("equal", enough.mean, enough.mean)
+        assert one([0.0] * 5, most=most).verdict == "undecided" and one([0.0] * 6, most=most).verdict == "equal"
     assert one([0.5] * 3, most=5).more_seeds is None
     # two arms: a sign test at 0.025 takes a seed more, until the other arm is decided
     wide = {"same": [0.5] * 6, "other": [1.0, -1.0, 0.5, 0.1, -0.7, 0.3]}
@@ -154,9 +156,10 @@ def test_identical_differences_count_as_signs():
 
 
 def test_a_spread_from_rounding_is_none():
-    values = [0.9 - 0.88, 0.8 - 0.78, 0.7 - 0.68]
+    values = [0.9 - 0.88, 0.8 - 0.78, 0.7 - 0.68] * 2
     assert len(set(values)) > 1
-    assert one(values).verdict == "undecided" and one(values, margin=0.03).verdict == "equal"
+    assert str(one(values)) == "+0.02 ± 0" and one(values, margin=0.03).verdict == "equal"
+    assert one(values[:3]).low == -math.inf
 
 
 def test_what_is_no_number_or_does_not_fit_is_refused_in_a_sentence():
@@ -262,3 +265,11 @@ def test_undecided_ones_say_how_many_seeds_more_and_decisions_can_be_pickled():
     copy = pickle.loads(pickle.dumps(undecided))
     assert copy == undecided and copy.more_seeds == undecided.more_seeds
     assert one([0.1, 1.5, -1.4, 0.1]).more_seeds is None
+
+
+def test_a_budget_that_has_ended_is_forecast_as_a_new_comparison():
+    values = [0.5, 1.5, -0.4, 1.1]
+    ended = one(values, most=4)
+    assert (ended.verdict, ended.more_seeds) == ("undecided", one(values).more_seeds) and ended.more_seeds > 0
+    assert one([0.1, 1.5, -1.4, 0.1], most=4).more_seeds is None  # beyond 200 seeds in all
+    assert one([0.5] * 4, most=4).more_seeds == 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sepnorm.experiment.intervals import difference, interval
+from sepnorm.experiment.intervals import Difference, Interval, difference, interval
 
 
 def test_interval_equals_that_of_scipy():
@@ -39,3 +39,28 @@ def test_one_seed_or_no_common_seed_decides_nothing():
     assert difference({0: 2.0}, {1: 1.0}, True) is None
     assert difference({0: 1.0, 1: -1.0, 2: 0.5}, {0: 0.0, 1: 0.0, 2: 0.0}, True).verdict == "undecided"
     assert str(difference({0: 2.0, 1: 2.5}, {0: 1.0, 1: 1.0}, True)).startswith("+1.250 ± ")
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "shown"),
+    [
+        (0.8234, 0.0081, "0.823 ± 0.008"),
+        (0.8234, 0.0015, "0.823 ± 0.002"),
+        (0.823456, 0.000412, "0.8235 ± 0.0004"),
+        (1.234e-5, 2.1e-6, "0.000012 ± 0.000002"),
+        (26361.619, 580.657, "26362 ± 581"),
+        (21.573, 2.481, "22 ± 2"),
+        (21.573, 0.012, "21.573 ± 0.012"),
+        (-2.709, 0.237, "-2.709 ± 0.237"),
+        (0.5, 0.0, "0.500 ± 0.000"),
+        (0.5, 1e-17, "0.500 ± 0.000"),
+        (0.5, math.nan, "0.500"),
+        (1.234e-5, math.nan, "1.23e-05"),
+        (26361.619, math.nan, "2.64e+04"),
+        (0.0, math.nan, "0.000"),
+        (math.nan, math.nan, "nan"),
+    ],
+)
+def test_intervals_are_written_as_precisely_as_they_are_known(mean, half, shown):
+    assert str(Interval(mean, half, 5)) == shown
+    assert str(Difference(mean, half, 5)) == (shown if mean < 0 else f"+{shown}")

@@ -112,6 +112,17 @@ def test_places_are_cores_by_threads(monkeypatch):
     assert [places(CONFIG.changed({"threads": n})) for n in (0, 1, 3, 16)] == [1, 8, 2, 1]
 
 
+def test_a_number_of_workers_is_the_largest_number_of_parallel_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("sepnorm.experiment.launchers.local.places", lambda config: 4)
+    asked = []
+    monkeypatch.setattr(
+        "sepnorm.experiment.launchers.local._side_by_side", lambda jobs, workers, *rest: asked.append(workers)
+    )
+    for workers in (None, 3, 8):
+        run_jobs(jobs(tmp_path), "local", None, workers)
+    assert asked == [4, 3, 4]
+
+
 def test_unknown_launchers_and_those_not_installed_are_refused(tmp_path, monkeypatch):
     with pytest.raises(SepNormError, match=r"unknown launcher 'submitti'.*Did you mean 'submitit'"):
         run_jobs(jobs(tmp_path), "submitti")

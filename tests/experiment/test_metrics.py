@@ -13,8 +13,8 @@ from sepnorm.training.configs import RunConfig
 
 SOME = Metrics(
     [
-        Metric("average", "average", primary=True),
-        Metric("set_*", "set {}"),
+        Metric("average", "average", True, primary=True),
+        Metric("set_*", "set {}", True),
         Metric("set_hidden", "hidden", False, shown=False),
         Metric("loss", "final loss", False, kind="training"),
     ]
@@ -92,3 +92,17 @@ def test_every_domain_has_a_primary_metric_and_says_of_each_which_way_is_better(
         assert any(metric.primary for metric in declared), domain.name
         assert all(metric.higher_is_better is not None for metric in declared), domain.name
         assert len({metric.key for metric in declared}) == len(declared), domain.name
+
+
+def test_which_way_is_better_is_never_guessed():
+    with pytest.raises(TypeError, match="higher_is_better"):
+        Metric("loss", "loss")
+
+
+def test_what_is_declared_and_not_reported_is_found():
+    assert SOME.missing(["average", "set_a", "set_hidden", "loss", "other"]) is None
+    assert SOME.missing(["average", "set_a", "set_hidden"]).key == "loss"
+    assert SOME.missing(["average", "set_hidden", "loss"]) is None  # a pattern takes any key that fits
+    two = Metrics([Metric("acc_*", "{}", True, primary=True), Metric("mae", "MAE", False, primary=True)])
+    assert two.missing(["acc_a"]) is None and two.missing(["mae"]) is None  # one of several primary ones decides
+    assert two.missing(["accuracy"]).key == "acc_*"

@@ -139,7 +139,7 @@ def test_a_failing_run_is_named_and_runs_come_from_a_node_that_does_not_see_our_
     )
     assert "ValueError: odd" in (failed / "error.txt").read_text()
     assert len(list(out.glob("runs/*/metrics.json"))) == 8
-    assert {path.read_text() for path in out.glob("runs/*/node.txt")} == nodes.hosts
+    assert {path.read_text() for path in out.glob("runs/*/files/node.txt")} == nodes.hosts
     if not nodes.apart:
         pytest.skip("a node that does not see our folder takes unshare and mount, which are not allowed here")
     assert not list(Path("/tmp").glob(f"sepnorm-{(out / 'runs' / '.sepnorm-shared').read_text()}/*"))
@@ -155,7 +155,7 @@ def test_runs_of_a_node_that_is_killed_are_done_by_another(tmp_path):
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=nodes.environment
         )
         deadline = time.monotonic() + 300
-        while not any(path.read_text().endswith(".2") for path in out.glob("runs/*/node.txt")):
+        while not any(path.read_text().endswith(".2") for path in out.glob("runs/*/files/node.txt")):
             assert process.poll() is None and time.monotonic() < deadline, process.communicate()
             time.sleep(0.1)
         nodes.kill_second()
@@ -165,7 +165,7 @@ def test_runs_of_a_node_that_is_killed_are_done_by_another(tmp_path):
     assert process.returncode == 0 and json.loads(told.splitlines()[-1])["told"] == "", log
     assert "lost its process" in log and "Traceback" not in log
     assert len(list(out.glob("runs/*/metrics.json"))) == 6
-    assert all(path.read_text().endswith(".1") for path in out.glob("runs/*/node.txt"))
+    assert all(path.read_text().endswith(".1") for path in out.glob("runs/*/files/node.txt"))
 
 
 def test_a_cluster_of_our_own_adds_seeds_as_one_machine_does_and_is_stopped(tmp_path):
@@ -174,7 +174,7 @@ def test_a_cluster_of_our_own_adds_seeds_as_one_machine_does_and_is_stopped(tmp_
     client("auto", tmp_path / "alone", "local", environment())
     results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("ray", "alone")]
     assert results[0] == results[1] and 3 <= len(results[0]["arms"][0]["seeds"]) < 12
-    nodes = {path.read_text() for path in (tmp_path / "ray").glob("runs/*/node.txt")}
+    nodes = {path.read_text() for path in (tmp_path / "ray").glob("runs/*/files/node.txt")}
     assert nodes and "here" not in nodes
 
 

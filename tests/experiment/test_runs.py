@@ -13,8 +13,8 @@ from sepnorm import SepNormError
 from sepnorm.domains.encoders import open_encoder
 from sepnorm.domains.images.config import PRESETS
 from sepnorm.domains.images.recipe import ImageRecipe
-from sepnorm.experiment.comparison import compare
 from sepnorm.experiment.metrics import Metric, Metrics
+from sepnorm.experiment.running import compare
 from sepnorm.experiment.runs import Outcome, perform
 from sepnorm.experiment.slugs import slug
 
@@ -33,7 +33,7 @@ TINY = PRESETS["demo"].changed(
 )
 
 
-METRICS = Metrics([Metric("accuracy", "accuracy", primary=True), Metric("uniformity", "uniformity", False)])
+METRICS = Metrics([Metric("accuracy", "accuracy", True, primary=True), Metric("uniformity", "uniformity", False)])
 
 
 class Counting:

@@ -14,15 +14,17 @@ from pages import SWEEP, THREE, comparison, with_details
 
 from sepnorm.domains.images.pictures import reconstructions
 from sepnorm.domains.molecules.pictures import draw
+from sepnorm.experiment.decisions import Decision
 from sepnorm.geometry import singular_values
 from sepnorm.report.comparison_figures import against_lambda, against_uniformity, lambda_lines
-from sepnorm.report.comparison_page import headline, write_comparison
+from sepnorm.report.comparison_page import write_comparison
+from sepnorm.report.comparison_words import clause, explanation, headline
 from sepnorm.report.diagnosis import Points
 from sepnorm.report.figures import embedding_map, spectrum
 from sepnorm.report.page import Section, write_page
 from sepnorm.report.runs import diagnosis_of, read_layers
 from sepnorm.report.selection import references, shown_arms
-from sepnorm.report.tables import difference_rows
+from sepnorm.report.tables import aligned, difference_rows, fitting_rows, summary_rows
 from sepnorm.surgery.inspection import inspect
 
 needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
@@ -226,6 +228,54 @@ def test_differences_are_to_arms_of_the_same_lambda(tmp_path):
     found = comparison(tmp_path, SWEEP)
     assert [arm.name for arm in references(found)] == ["ln", "bn+bn@final"]
     assert [arm.name for arm in references(comparison(tmp_path / "two", THREE[:2]))] == ["ln"]
+
+
+def test_the_second_reference_is_a_shared_norm_if_there_is_one(tmp_path):
+    norms = [{"norm": norm} for norm in ("ln", "bn+ln", "bn", "rms")]
+    assert [arm.name for arm in references(comparison(tmp_path, norms))] == ["ln", "bn@final"]
+
+
+def test_the_correction_is_told_for_each_arm_that_is_subtracted(tmp_path):
+    assert "for each arm that is subtracted by itself: 2 arms minus ln, 1 arm minus bn@final. " in explanation(
+        comparison(tmp_path)
+    )
+    two = comparison(tmp_path / "two", THREE[:2])
+    assert "judged by [CLS] linear alone, at 95 %." in explanation(two)
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "words"),
+    [
+        (None, 8, "12 seeds; a new comparison of about 20 would decide it"),
+        (None, None, "12 seeds; more seeds would hardly decide it"),
+        (12, 8, "12 seeds; the budget ended, a new comparison of about 20 would decide it"),
+        (12, None, "12 seeds; the budget ended, more seeds would hardly decide it"),
+        (30, 8, "12 seeds; about 8 more would decide it"),
+    ],
+)
+def test_what_is_undecided_says_how_many_seeds_would_decide_it(most, more, words):
+    decision = Decision(0.004, 0.0, 0.008, 12, "undecided", lambda: more)
+    assert clause(decision, most) == f"undecided (+0.004 ± 0.004, {words})"
+
+
+@pytest.mark.parametrize("name", ["bn+ln@final", "bn+ln@encoder.layers.*.final_layer_norm and some more of it"])
+def test_a_table_fits_a_terminal(tmp_path, name):
+    found = comparison(tmp_path)
+    rng = np.random.default_rng(0)
+    for arm in found.arms:
+        arm.name = arm.name if arm is found.arms[0] else f"{name} {found.arms.index(arm)}"
+        for metrics in arm.metrics.values():
+            metrics |= {"mean_linear_top1": 0.9 + rng.normal() / 10, "cls_uniformity": -1e4 * rng.random()}
+    assert max(map(len, aligned(*summary_rows(found)).splitlines())) > 100 or name == "bn+ln@final"
+    for width in (100, 80, 60):
+        header, rows = fitting_rows(found, width)
+        assert max(map(len, aligned(header, rows).splitlines())) <= width
+        assert header[1:4] == ["[CLS] linear", "minus ln", "verdict"]
+        assert len({row[0] for row in rows}) == 3 and rows[1][0].startswith("bn+") and rows[1][0].endswith("1")
+    assert fitting_rows(found, 1000) == summary_rows(found)
+    found.arms[0].name = "ln of a very long name " * 4
+    header, rows = fitting_rows(found, 90)
+    assert header[2] == f"minus {rows[0][0]}" and "…" in header[2]
 
 
 def test_losses_with_another_term_in_them_are_not_compared(tmp_path):

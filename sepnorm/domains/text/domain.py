@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 METRICS = Metrics(
     [
-        Metric("cls_sts_average", "[CLS] STS", primary=True, beside="mean_sts_average"),
-        Metric("mean_sts_average", "mean STS"),
-        Metric("moments_sts_average", "moments STS"),
-        Metric("cls_transfer_average", "[CLS] transfer", primary=True),
-        Metric("cls_sts_before", "[CLS] STS before training"),
-        Metric("development", "development set"),
-        Metric("cls_*", "[CLS] {}"),
+        Metric("cls_sts_average", "[CLS] STS", True, primary=True, beside="mean_sts_average"),
+        Metric("mean_sts_average", "mean STS", True),
+        Metric("moments_sts_average", "moments STS", True),
+        Metric("cls_transfer_average", "[CLS] transfer", True, primary=True),
+        Metric("cls_sts_before", "[CLS] STS before training", True),
+        Metric("development", "development set", True),
+        Metric("cls_*", "[CLS] {}", True),
         *GEOMETRY,
         LOSS,
-        Metric("cls_sts_centred", "[CLS] STS, centred", shown=False),
-        Metric("cls_sts_whitened", "[CLS] STS, whitened", shown=False),
-        Metric("mean_transfer_average", "mean transfer", shown=False),
-        Metric("mean_sts_before", "mean STS before training", shown=False),
-        Metric("mean_sts_centred", "mean STS, centred", shown=False),
-        Metric("mean_sts_whitened", "mean STS, whitened", shown=False),
-        Metric("mean_*", "mean {}", shown=False),
-        Metric("moments_*", "moments {}", shown=False),
+        Metric("cls_sts_centred", "[CLS] STS, centred", True, shown=False),
+        Metric("cls_sts_whitened", "[CLS] STS, whitened", True, shown=False),
+        Metric("mean_transfer_average", "mean transfer", True, shown=False),
+        Metric("mean_sts_before", "mean STS before training", True, shown=False),
+        Metric("mean_sts_centred", "mean STS, centred", True, shown=False),
+        Metric("mean_sts_whitened", "mean STS, whitened", True, shown=False),
+        Metric("mean_*", "mean {}", True, shown=False),
+        Metric("moments_*", "moments {}", True, shown=False),
     ]
 )
 

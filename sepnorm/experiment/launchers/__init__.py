@@ -21,21 +21,23 @@ class Launcher(Protocol):
         """Runs all jobs, and requests the next job when a place is free; ``like`` is the first of them."""
 
 
-def run_jobs(jobs: Iterable[Job], launcher: str = "local", watch: Watch | None = None) -> None:
+def run_jobs(
+    jobs: Iterable[Job], launcher: str = "local", watch: Watch | None = None, workers: int | None = None
+) -> None:
     """Runs all jobs that are not finished; requests the next job when a place is free.
 
     ``launcher`` is ``"local"``, ``"submitit"`` (SLURM) or ``"ray"``. The last two take settings after the name, as in
     ``"submitit timeout_min=600 slurm_partition=gpu"``. Locally, runs are parallel as far as there are cores for the
-    threads that a config asks for; on an accelerator they run one after another.
+    threads that a config asks for, ``workers`` at most; on an accelerator they run one after another.
     """
     name, options = parse_launcher(launcher)
     unfinished = _unfinished(jobs, watch)
     first = next(unfinished, None)
     if first is not None:
-        _open(name, options).run(chain([first], unfinished), first, watch)
+        _open(name, options, workers).run(chain([first], unfinished), first, watch)
 
 
-def _open(name: str, options: dict[str, Any]) -> Launcher:
+def _open(name: str, options: dict[str, Any], workers: int | None) -> Launcher:
     if name == "ray":
         from sepnorm.experiment.launchers.ray import Ray
 
@@ -46,7 +48,7 @@ def _open(name: str, options: dict[str, Any]) -> Launcher:
         return Slurm(options)
     from sepnorm.experiment.launchers.local import Local
 
-    return Local()
+    return Local(workers)
 
 
 def _unfinished(jobs: Iterable[Job], watch: Watch | None) -> Iterator[Job]:

@@ -23,10 +23,14 @@ _FAREWELL = 30  # seconds for a finished process to clean up
 
 
 class Local:
-    """Launcher for this machine."""
+    """Launcher for this machine. ``workers`` is the largest number of parallel runs, if it is limited."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers
 
     def run(self, jobs: Iterator[Job], like: Job, watch: Watch | None) -> None:
-        if (workers := places(like.config)) > 1:
+        fitting = places(like.config)
+        if (workers := min(fitting, self.workers or fitting)) > 1:
             _side_by_side(jobs, workers, like.folder.parent, watch)
         else:
             _one_by_one(jobs, watch)
@@ -52,9 +56,12 @@ def places(config: ArmConfig) -> int:
     """How many runs of a config fit on this machine at a time."""
     if not config.threads or device_of(config.device).type != "cpu":
         return 1
-    # which cores this process may use is known on Linux only
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // config.threads)
+    return max(1, cores() // config.threads)
+
+
+def cores() -> int:
+    """Number of cores that this process may use; which these are is known on Linux only."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, watch: Watch | None) -> None:

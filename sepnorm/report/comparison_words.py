@@ -1,0 +1,112 @@
+"""What a comparison says in sentences: the headline, a clause for each arm, and how verdicts were made."""
+
+from __future__ import annotations
+
+from sepnorm.experiment.comparison import Comparison, by_mean, comparable
+from sepnorm.experiment.decisions import Decision
+from sepnorm.experiment.metrics import LOSS, Metric
+from sepnorm.report.selection import references
+
+#: Arms listed by name.
+FEW = 6
+
+
+def headline(comparison: Comparison) -> str:
+    """A summary of every arm by the primary metric; without labels, by the geometry."""
+    note, clauses, best = verdict_parts(comparison)
+    if comparison.primary is None:
+        return note
+    return f"{note}{comparison.primary.name} against {comparison.arms[0].name}: {'; '.join(clauses)}.{best}"
+
+
+def verdict_parts(comparison: Comparison) -> tuple[str, list[str], str]:
+    """A note on what could be judged, a clause per arm, and the best means."""
+    scored = any(metric.kind == "score" for metric in comparison.columns)
+    note = "" if scored else "The data have no labels, so only geometry was measured. "
+    metric = comparison.primary
+    if metric is None:
+        return note + "None of the metrics is declared as better one way, so there is no verdict.", [], ""
+    found = comparison.decisions()
+    clauses = [f"{name} is {clause(each, comparison.most)}" for name, each in found.items()]
+    if len(found) > FEW:
+        verdicts = [each.verdict for each in found.values()]
+        counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("better", "equal", "undecided", "worse")]
+        best = next(arm.name for arm in comparison.ranked() if arm.name in found)
+        clauses = [
+            f"of {len(found)} arms {', '.join(counts)}",
+            f"{best}, with the best mean, is {clause(found[best], comparison.most)}",
+        ]
+    if missing := [arm.name for arm in comparison.arms[1:] if arm.name not in found]:
+        clauses.append(f"{', '.join(missing)} gave no finite values in a seed of {comparison.arms[0].name}")
+    return note, clauses, _best(comparison, metric)
+
+
+def _best(comparison: Comparison, metric: Metric) -> str:
+    """The best means of the primary metric and of the one beside it, often of different arms."""
+    if comparison.beside is None:
+        return ""
+    said = []
+    for each in (metric, comparison.beside):
+        arm = by_mean(comparison.arms, each)[0]
+        said.append(f"{each.name} {arm.interval(each.key)} ({arm.name})")
+    return f" Best means: {', '.join(said)}."
+
+
+def clause(decision: Decision, most: int | None = None) -> str:
+    """``better (+0.012 ± 0.004, 5 seeds)``; if undecided, with the number of seeds that would probably decide it.
+
+    ``most`` is the largest number of seeds, if it was not fixed.
+    """
+    seeds = f"{decision.count} seed{'s' * (decision.count > 1)}"
+    verdict = "practically equal" if decision.verdict == "equal" else decision.verdict
+    more = "" if decision.verdict != "undecided" or decision.count < 2 else _forecast(decision, most)
+    return f"{verdict} ({decision}, {seeds}{more})"
+
+
+def _forecast(decision: Decision, most: int | None) -> str:
+    """How many seeds would decide. Further ones may only be added within ``most``."""
+    count, more = decision.count, decision.more_seeds
+    ended = "the budget ended, " if count == most else ""
+    if more is None:
+        return f"; {ended}more seeds would hardly decide it"
+    if most is not None and not ended:
+        return f"; about {more} more would decide it"
+    return f"; {ended}a new comparison of about {count + more} would decide it"
+
+
+def explanation(comparison: Comparison) -> str:
+    """Explains how verdicts and intervals are computed."""
+    note = "Means over seeds ± 95 % interval (Student). Differences are paired by seed: the same data, order and first weights. "
+    if comparison.primary is not None:
+        margin = f"{comparison.margin_to():.2g}"
+        note += f"Arms are judged by {comparison.primary.name} alone, "
+        note += _correction(comparison)
+        note += (
+            f"Equal means that the interval lies within ±{margin}. Other columns are exploratory and have no verdict. "
+        )
+    if comparison.most is not None:
+        note += (
+            f"Seeds were added until every arm was decided, {comparison.most} at most; intervals of the primary metric allow for "
+            "looking after every seed. "
+        )
+    if comparison.looks:
+        counts = " and ".join(map(str, comparison.looks))
+        note += (
+            f"The folder held a report on {counts} seeds before this one: verdicts come from more than one look, and the 95 % do "
+            "not hold. "
+        )
+    if not all(comparable(arm, comparison.arms[0], LOSS) for arm in comparison.arms):
+        note += "The loss has the uniformity term in it, so that of arms with another lambda is not compared. "
+    uniformity = any(metric.key == "cls_uniformity" for metric in comparison.columns)
+    return note + "Lower uniformity is better." * uniformity
+
+
+def _correction(comparison: Comparison) -> str:
+    """For how many arms verdicts are corrected. Each table of differences is a family of its own."""
+    families = [(to.name, len([arm for arm in comparison.arms[1:] if arm is not to])) for to in references(comparison)]
+    if families[0][1] == 1:
+        return "at 95 %. "
+    if len(families) == 1:
+        return f"corrected for {families[0][1]} arms (Holm). "
+    counts = ", ".join(f"{count} arm{'s' * (count > 1)} minus {name}" for name, count in families)
+    return f"corrected for the number of arms (Holm), for each arm that is subtracted by itself: {counts}. "
