@@ -305,6 +305,11 @@ def test_sepnorm_save_and_load_give_the_model_back(norm, tmp_path):
         ("zinc", 4, {}, "paths has the shape"),
         ("zinc", 5, {"attention_mask": torch.ones(1, 3)}, "attention_mask has the shape"),
         ("zinc", 5, {"distances": torch.ones(1, 2, 3)}, "distances has the shape"),
+        ("zinc", 5, {"degrees": torch.ones(1, 1).long()}, r"degrees has the shape \(1, 3\)"),
+        ("zinc", 5, {"nodes": torch.full((1, 3, 1), 29)}, "nodes holds 29, and the model takes 0 to 28: featurise"),
+        ("zinc", 5, {"nodes": torch.full((1, 3, 1), -1)}, "nodes holds -1"),
+        ("zinc", 5, {"degrees": torch.full((1, 3), -1)}, "degrees holds -1, and the model takes 0 or more"),
+        ("zinc", 5, {"distances": torch.full((1, 3, 3), -2)}, "distances holds -2"),
     ],
 )
 def test_a_batch_of_another_kind_is_refused(kind, hops, changes, words):
@@ -363,6 +368,13 @@ def test_atoms_have_vectors_of_their_own(published):
         wanted = net(**net.collate(graphs)).last_hidden_state
     for row, atoms in enumerate(found):
         assert (atoms - wanted[row, 1 : 1 + len(atoms)]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_no_graphs_have_no_vectors(published):
+    net = sepnorm.Graphormer(PublishedConfig(embedding_dim=64, num_hidden_layers=1)) if published else model("ogb", 1)
+    assert encode(net, []).shape == (0, net.config.hidden_size) and encode_atoms(net, []) == []
+    assert encode(net, featurise([])[0]).shape == (0, net.config.hidden_size)
 
 
 def test_graphs_of_pyg_are_encoded_as_molecules_are():
