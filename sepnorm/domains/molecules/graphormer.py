@@ -22,7 +22,7 @@ from sepnorm.domains.molecules.features import as_graphs
 from sepnorm.domains.molecules.graphs import MOST_ATOMS, Graph, example_graphs, feature_set
 from sepnorm.errors import SepNormError
 from sepnorm.layer import TokenNorm
-from sepnorm.layer.torch_internals import is_watched
+from sepnorm.layer.torch_internals import is_watched, transforms_active
 
 
 class GraphormerConfig(PretrainedConfig):
@@ -313,7 +313,7 @@ class GraphormerModel(GraphormerPreTrainedModel):
                     f"{self.config.max_hops}, found {tuple(found.shape)}: featurise and collate with the same."
                 )
         # elsewhere the values are not known yet, or asking for them would wait for the device
-        if nodes.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if nodes.device.type != "cpu" or torch.compiler.is_compiling() or transforms_active():
             return
         _require_range("nodes", nodes, 0, hidden_code(features.name))
         _require_range("degrees", degrees, 0)

@@ -42,8 +42,8 @@ def vectors(
     """Vectors (count, size) of each graph by each pooling: [VNode] is in the place of [CLS], and tokens are the atoms."""
     graphs = as_graphs(graphs, graphormer.config.features)
     if not graphs:
-        some = vectors(graphormer, example_graphs(graphormer.config.features), poolings)
-        return {name: rows[:0] for name, rows in some.items()}
+        others = vectors(graphormer, example_graphs(graphormer.config.features), poolings)
+        return {name: vector[:0] for name, vector in others.items()}
     graphormer.eval()
     found: dict[str, Tensor] = {}
     for rows in buckets([len(graph) for graph in graphs], size):
