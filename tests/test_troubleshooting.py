@@ -640,6 +640,21 @@ def _(here):
     sepnorm.Graphormer.from_published(here.folder / "two")
 
 
+@case("is a file of transformers, whose settings are beside it")
+def _(here):
+    published().save_published(here.folder / "one")
+    sepnorm.Graphormer.from_published(here.folder / "one/model.safetensors")
+
+
+@case("and none for train: name one train")
+def _(here):
+    from sepnorm.domains.molecules.split_files import files_by_split
+
+    for name in ("test.csv", "more.csv"):
+        (here.folder / name).write_text("smiles,y\nCC,1\n")
+    files_by_split(str(here.folder))
+
+
 @case("holds more than tensors and settings, or is damaged")
 def _(here):
     torch.save({"model": published().state_dict(), "cfg": Here}, here.folder / "checkpoint.pt")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from itertools import islice
 from pathlib import Path
@@ -37,12 +38,12 @@ _LOOKED_AT = 16  # shards from which rows are read before training
 _MOST_BROKEN, _FEW = 0.1, 10  # share of rows that may be unusable, and a number that always may
 
 
-def open_rows(source: str, split: str = "train", lines: tuple[str, ...] = TEXT) -> Any:
+def open_rows(source: str, split: str = "train", lines: tuple[str, ...] = TEXT, kept: list[str] | None = None) -> Any:
     """Opens data as an ``IterableDataset``. Images are not decoded.
 
     ``source`` is a file, a folder of shards or images, a pattern such as ``'data/*.parquet'``, a Hugging Face dataset,
     or a URL that fsspec knows, such as ``s3://bucket/train``. Files with a suffix in ``lines`` have one row per line,
-    in the column ``text``.
+    in the column ``text``. ``kept`` names those of its ``shards`` that are read, by default all.
     """
     from pyarrow.parquet import ParquetFile
 
@@ -58,7 +59,8 @@ def open_rows(source: str, split: str = "train", lines: tuple[str, ...] = TEXT) 
             parts = [[str(file) for file in images[start : start + _PART]] for start in range(0, len(images), _PART)]
             return datasets.IterableDataset.from_generator(_image_rows, gen_kwargs={"parts": parts})
         if remote or here:
-            kind, files = _shards_at(source) if remote else _shards(source, (*lines, *TABLES, ".tar"))
+            kind, files = _shards_at(source) if remote else shards(source, lines)
+            files = files if kept is None else kept
             if kind == ".parquet":
                 step = _AT_ONCE
                 if here:
@@ -95,8 +97,9 @@ def _shards_at(address: str) -> tuple[str, list[str]]:
     return kinds[0], [system.unstrip_protocol(name) for name in sorted(by_kind[kinds[0]])]
 
 
-def _shards(source: str, known: tuple[str, ...]) -> tuple[str, list[str]]:
-    path = Path(source)
+def shards(source: str, lines: tuple[str, ...] = TEXT) -> tuple[str, list[str]]:
+    """Suffix and paths of the shards of a file, a folder or a pattern; see ``open_rows``."""
+    path, known = Path(source), (*lines, *TABLES, ".tar")
     if path.is_dir():
         found = [file for file in sorted(path.rglob("*")) if file.is_file() and suffix_of(file) in known]
     else:
@@ -262,6 +265,25 @@ def some_rows(source: str, rows: Any, count: int) -> list[dict[str, Any]]:
         raise _unreadable(source, error) from error
     if not found:
         raise SepNormError(f"{source} holds no rows.")
+    return found
+
+
+def rows_by(
+    source: str, rows: Any, count: int, group: Callable[[dict[str, Any]], str], groups: Collection[str]
+) -> list[dict[str, Any]]:
+    """The first ``count`` rows of every group, in order, by one pass that ends when ``groups`` are full."""
+    found: list[dict[str, Any]] = []
+    counts: Counter[str] = Counter()
+    try:
+        for row in rows:
+            name = group(row)
+            counts[name] += 1
+            if counts[name] <= count:
+                found.append(row)
+            if all(counts[each] >= count for each in groups):
+                break
+    except Exception as error:
+        raise _unreadable(source, error) from error
     return found
 
 

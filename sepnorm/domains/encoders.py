@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -141,6 +141,17 @@ class Encoder(ABC):
             The records.
         """
         return self.read(data, column, split, left_out)
+
+    def contents(self, data: Iterable[Any]) -> Iterable[Any]:
+        """The samples of data in memory, as ``prepare`` takes them.
+
+        Args:
+            data: the samples, or what holds them, such as a loader.
+
+        Returns:
+            The samples.
+        """
+        return data
 
     @abstractmethod
     def hidden(self, batch: Any) -> Encoded:

@@ -21,9 +21,9 @@ def run(model: nn.Module, batch: Batch) -> Any:
     Args:
         model: any torch module.
         batch: a mapping is passed as keyword arguments, a tuple as positional arguments, a tensor or other object (such
-            as a ``Batch`` of PyG) as the only argument. Of a list of tensors, which a ``DataLoader`` makes of (input,
-            label) pairs, only the first is passed. Sentences go through the tokeniser of a ``SentenceTransformer``.
-            NumPy arrays become tensors.
+            as a ``Batch`` of PyG) as the only argument. Of a list with tensors, which a ``DataLoader`` makes of (input,
+            label) pairs, only the first item is passed; a list of other objects, such as graphs, is passed whole.
+            Sentences go through the tokeniser of a ``SentenceTransformer``. NumPy arrays become tensors.
 
     Returns:
         The output of the model.
@@ -55,7 +55,7 @@ def call(model: nn.Module, batch: Batch) -> Any:
     elif isinstance(batch, list):
         if not batch:
             raise SepNormError("an empty list is no batch: give a tensor, a tuple, or a mapping of arguments.")
-        batch = batch[0]
+        batch = batch[0] if any(map(_is_input, batch)) else (batch,)
     batch = as_tensors(batch, model)
     if not isinstance(batch, Mapping | tuple):
         batch = (batch,)
@@ -66,8 +66,8 @@ def call(model: nn.Module, batch: Batch) -> Any:
 
 
 def batches(data: Iterable[Batch] | Batch) -> Iterator[Batch]:
-    """The batches of ``data``: an iterable of batches, or a single batch as a tensor, an array or a mapping."""
-    if isinstance(data, Tensor | Mapping) or _is_array(data):
+    """The batches of ``data``: an iterable of batches, or a single one as a tensor, array, mapping or ``Batch`` of PyG."""
+    if isinstance(data, Tensor | Mapping) or _is_array(data) or hasattr(data, "edge_index"):
         yield data
     elif isinstance(data, Iterable) and not isinstance(data, str):
         yield from data
@@ -109,6 +109,17 @@ def as_tensors(batch: Batch, model: nn.Module) -> Batch:
             for i, value in enumerate(batch)
         )
     return batch
+
+
+def holds_graphs(batch: Batch) -> bool:
+    """Whether a batch is made of graphs, of PyG or of ours, which a model may collate itself."""
+    first = batch[0] if isinstance(batch, list) and batch else batch
+    return hasattr(first, "edge_index") or hasattr(first, "bond_features")
+
+
+def _is_input(value: Any) -> bool:
+    """Whether this may be what a model takes, among other items of a batch."""
+    return isinstance(value, Tensor | Mapping | tuple | list) or _is_array(value)
 
 
 def _is_array(value: Any) -> bool:

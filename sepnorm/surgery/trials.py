@@ -145,6 +145,8 @@ def trial_of_example(model: nn.Module, example: Any) -> Trial:
         example = example[0]
     if isinstance(example, str) or (isinstance(example, list) and example and isinstance(example[0], str)):
         example = model_call.tokenised(model, [example] if isinstance(example, str) else example)
+    if model_call.holds_graphs(example) and callable(collate := getattr(model, "collate", None)):
+        example = collate(example)
     example = model_call.as_tensors(example, model)
     tensor = _first_tensor(example)
     if tensor is None:

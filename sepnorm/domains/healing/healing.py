@@ -184,7 +184,7 @@ def heal(
     Args:
         target: vectors (samples, dim) as a tensor or array; a ``.npy``, ``.npz``, ``.parquet`` or ``.csv`` file of
             vectors; a model's folder or name; or a ``SentenceTransformer``.
-        data: data to run a model on, as for ``diagnose``; or a list of texts.
+        data: data to run a model on, as for ``diagnose``; a list of texts; or graphs, also a ``DataLoader`` of PyG.
         test: for text models, a table of rated pairs (sentence1, sentence2, score). If it has splits, the development
             split is used.
         labels: labels for the rows of an array. Files and data bring their own.
@@ -291,7 +291,10 @@ def _source(
 def _records(encoder: Encoder, data: Any, column: str | None, split: str) -> Iterator[Record]:
     if isinstance(data, str | Path):
         return encoder.read(str(data), column, split)
-    return (Record(content, None, f"sample {number}") for number, content in zip(count(1), data, strict=False))
+    return (
+        Record(content, None, f"sample {number}")
+        for number, content in zip(count(1), encoder.contents(data), strict=False)
+    )
 
 
 def _chosen(

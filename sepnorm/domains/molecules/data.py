@@ -14,8 +14,8 @@ from torch import Tensor
 from sepnorm.data.choices import evenly
 from sepnorm.domains.molecules.cache import featurise_many
 from sepnorm.domains.molecules.config import USUAL_ATOMS, MoleculeConfig
-from sepnorm.domains.molecules.features import Rejected, from_pyg
-from sepnorm.domains.molecules.graphs import Graph
+from sepnorm.domains.molecules.features import Rejected, graph_of
+from sepnorm.domains.molecules.graphs import Graph, Graphs
 from sepnorm.domains.molecules.tables import NAMING, SPLITS, Table, read_table, tables_in
 from sepnorm.errors import LeftOutWarning, SepNormError, tell_limit
 
@@ -89,12 +89,10 @@ def arrange(table: Table, config: MoleculeConfig, probed: bool = False) -> Molec
         if len(rows) < 2:
             what = "labelled molecules" if table.targets and name in needed else "molecules"
             raise SepNormError(f"{config.data} gives {len(rows)} {what} for {name}: more are needed, or another split.")
+    names = _learnable(whole, parts["train"], list(table.targets), config.data)
     classes = _are_classes(whole.targets, config)
     for name in ("valid", "test") if classes else ():
         _two_classes(whole.targets[parts[name]], name, config)
-    names = list(table.targets)
-    if probed and len(names) > 1:
-        names = _learnable(whole, parts["train"], names, config.data)
     train = whole.take(parts["train"])
     mean, std = _scale(train.targets, names, classes, config.data)
     return MoleculeData(
@@ -104,16 +102,13 @@ def arrange(table: Table, config: MoleculeConfig, probed: bool = False) -> Molec
 
 def _molecules(table: Table, config: MoleculeConfig) -> tuple[MoleculeSet, list[int], list[Rejected]]:
     """The valid molecules, their rows, and the rejected rows."""
-    graphs: Sequence[Graph]
-    rejected: list[Rejected] = []
-    if table.graphs:
-        graphs = from_pyg(table.graphs, config.features)
-    else:
-        graphs, rejected = featurise_many(table.smiles, config.features, config.max_atoms)
+    read = _from_graphs(table.graphs, config) if table.graphs else None
+    graphs, rejected = read or featurise_many(table.smiles, config.features, config.max_atoms)
     left_out = {each.row for each in rejected}
     count = len(table.smiles)
     if rejected:
-        some = "; ".join(f"row {each.row + 1} {each.smiles!r}: {each.reason}" for each in rejected[:3])
+        named = [f"row {each.row + 1}" + ("" if table.graphs else f" {each.smiles!r}") for each in rejected]
+        some = "; ".join(f"{name}: {each.reason}" for name, each in zip(named[:3], rejected, strict=False))
         said = f"{len(rejected)} of {count} rows of {table.source} are not valid molecules, such as {some}"
         if len(rejected) > config.max_rejected * count:
             raise SepNormError(f"{said}. Fix them, or allow more with --set max_rejected=SHARE.")
@@ -122,6 +117,19 @@ def _molecules(table: Table, config: MoleculeConfig) -> tuple[MoleculeSet, list[
     columns = [_numbers(name, values, table.source) for name, values in table.targets.items()]
     targets = torch.tensor(columns).reshape(len(columns), count).T
     return MoleculeSet(list(graphs), [str(table.smiles[row]).strip() for row in kept], targets[kept]), kept, rejected
+
+
+def _from_graphs(given: Sequence[Any], config: MoleculeConfig) -> tuple[Graphs, list[Rejected]]:
+    """Graphs of the rows that are not too large, and the others, as ``featurise`` returns them."""
+    sizes = [len(item.x) for item in given]
+    rejected = [
+        Rejected(row, "", f"it has {size} atoms, the limit is max_atoms={config.max_atoms}")
+        for row, size in enumerate(sizes)
+        if not 1 <= size <= config.max_atoms
+    ]
+    bad = {each.row for each in rejected}
+    kept = [graph_of(row, item, config.features) for row, item in enumerate(given) if row not in bad]
+    return Graphs.join(config.features, kept), rejected
 
 
 def as_number(value: Any) -> float:

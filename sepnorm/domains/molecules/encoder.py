@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sepnorm.data.records import LeftOut, Record
 from sepnorm.domains.encoders import Encoded, Encoder
+from sepnorm.domains.molecules.features import as_graphs
 from sepnorm.domains.molecules.graphormer import GraphormerModel
+from sepnorm.domains.molecules.graphs import Graph
 from sepnorm.domains.molecules.model import atoms_of
 from sepnorm.domains.molecules.published import Graphormer
 from sepnorm.domains.molecules.reading import Molecules
@@ -31,6 +33,10 @@ class MoleculeEncoder(Encoder):
     ) -> Iterator[Record]:
         found: Iterator[Record] = self.prepare.read(data, column, left_out)
         return found
+
+    def contents(self, data: Iterable[Any]) -> Sequence[Graph]:
+        """Graphs, also of ``Data``, a ``Batch`` or a loader of PyG."""
+        return as_graphs(data, self.model.config.features)
 
     def hidden(self, batch: Any) -> Encoded:
         hidden = model_call.call(self.model, batch)["last_hidden_state"]

@@ -254,10 +254,11 @@ def from_pyg(data: Iterable[Any], kind: str = "zinc") -> Graphs:
     """
     several = [data] if hasattr(data, "to_data_list") else data
     items = (item for each in several for item in (each.to_data_list() if hasattr(each, "to_data_list") else [each]))
-    return Graphs.join(kind, [_from_pyg(number, item, kind) for number, item in enumerate(items)])
+    return Graphs.join(kind, [graph_of(number, item, kind) for number, item in enumerate(items)])
 
 
-def _from_pyg(number: int, item: Any, kind: str) -> Graph:
+def graph_of(number: int, item: Any, kind: str) -> Graph:
+    """Converts one graph of PyTorch Geometric; ``number`` names it in messages."""
     features = feature_set(kind)
     missing = [name for name in ("x", "edge_index", "edge_attr") if getattr(item, name, None) is None]
     if missing:

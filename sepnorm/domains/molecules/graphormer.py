@@ -22,7 +22,7 @@ from sepnorm.domains.molecules.features import as_graphs
 from sepnorm.domains.molecules.graphs import MOST_ATOMS, Graph, example_graphs, feature_set
 from sepnorm.errors import SepNormError
 from sepnorm.layer import TokenNorm
-from sepnorm.layer.torch_internals import is_watched
+from sepnorm.layer.torch_internals import is_watched, transforms_active
 
 
 class GraphormerConfig(PretrainedConfig):
@@ -251,7 +251,7 @@ class GraphormerModel(GraphormerPreTrainedModel):
             return self(**self.collate(nodes))
         if degrees is None or distances is None or paths is None:
             raise SepNormError("a Graphormer takes all tensors of a batch: call model(**model.collate(graphs)).")
-        self._check(nodes, distances, paths, attention_mask)
+        self._check(nodes, degrees, distances, paths, attention_mask)
         padding = None if attention_mask is None else attention_mask == 0
         if padding is None or not self._may_part(padding):
             x = self._blocks(self.embeddings(nodes, degrees), self.bias(distances, paths, padding))
@@ -297,10 +297,11 @@ class GraphormerModel(GraphormerPreTrainedModel):
         whole = x.new_zeros(batch * (1 + largest), x.shape[1]).index_copy(0, torch.cat(places), x)
         return whole.view(batch, 1 + largest, -1)
 
-    def _check(self, nodes: Tensor, distances: Tensor, paths: Tensor, mask: Tensor | None) -> None:
+    def _check(self, nodes: Tensor, degrees: Tensor, distances: Tensor, paths: Tensor, mask: Tensor | None) -> None:
         features, (batch, atoms) = feature_set(self.config.features), nodes.shape[:2]
         wanted = {
             "nodes": (nodes, (batch, atoms, len(features.atoms))),
+            "degrees": (degrees, (batch, atoms)),
             "distances": (distances, (batch, atoms, atoms)),
             "paths": (paths, (batch, atoms, atoms, self.config.max_hops * sum(features.bonds))),
             "attention_mask": (nodes.new_empty(batch, 1 + atoms) if mask is None else mask, (batch, 1 + atoms)),
@@ -311,6 +312,23 @@ class GraphormerModel(GraphormerPreTrainedModel):
                     f"{name} has the shape {shape} for a Graphormer with features {features.name!r} and max_hops "
                     f"{self.config.max_hops}, found {tuple(found.shape)}: featurise and collate with the same."
                 )
+        # elsewhere the values are not known yet, or asking for them would wait for the device
+        if nodes.device.type != "cpu" or torch.compiler.is_compiling() or transforms_active():
+            return
+        _require_range("nodes", nodes, 0, hidden_code(features.name))
+        _require_range("degrees", degrees, 0)
+        _require_range("distances", distances, -1)
+
+
+def _require_range(name: str, values: Tensor, least: int, most: int | None = None) -> None:
+    """Refuses a value that is in no table of the model. Without ``most``, larger values are clipped."""
+    low, high = values.aminmax() if values.numel() else (least, least)
+    if low < least or (most is not None and high > most):
+        known = f"{least} or more" if most is None else f"{least} to {most}"
+        raise SepNormError(
+            f"{name} holds {int(low if low < least else high)}, and the model takes {known}: featurise with the features that it "
+            "was trained with."
+        )
 
 
 AutoConfig.register(GraphormerConfig.model_type, GraphormerConfig, exist_ok=True)

@@ -14,7 +14,7 @@ from sepnorm.domains.molecules.batches import buckets, collate
 from sepnorm.domains.molecules.config import MoleculeConfig
 from sepnorm.domains.molecules.features import as_graphs, featurise
 from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
-from sepnorm.domains.molecules.graphs import Graph, feature_set
+from sepnorm.domains.molecules.graphs import Graph, example_graphs, feature_set
 from sepnorm.domains.molecules.published import Graphormer
 from sepnorm.losses import info_nce, uniformity_loss
 from sepnorm.pooling import pool
@@ -41,6 +41,9 @@ def vectors(
 ) -> dict[str, Tensor]:
     """Vectors (count, size) of each graph by each pooling: [VNode] is in the place of [CLS], and tokens are the atoms."""
     graphs = as_graphs(graphs, graphormer.config.features)
+    if not graphs:
+        others = vectors(graphormer, example_graphs(graphormer.config.features), poolings)
+        return {name: vector[:0] for name, vector in others.items()}
     graphormer.eval()
     found: dict[str, Tensor] = {}
     for rows in buckets([len(graph) for graph in graphs], size):

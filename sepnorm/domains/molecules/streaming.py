@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
-from sepnorm.data.streams import Stream, open_rows, some_rows
+from sepnorm.data.streams import Stream, open_rows, rows_by, some_rows
 from sepnorm.domains.molecules.config import MoleculeConfig
 from sepnorm.domains.molecules.data import arrange, as_number
 from sepnorm.domains.molecules.features import Rejected, featurise
 from sepnorm.domains.molecules.graphs import Graph, Graphs
-from sepnorm.domains.molecules.tables import LINES, PACKAGED, SPLITS, Table, choose, smiles_column
+from sepnorm.domains.molecules.split_files import files_by_split
+from sepnorm.domains.molecules.tables import LINES, OGB, PACKAGED, SPLITS, Table, choose, smiles_column
 from sepnorm.errors import LeftOutWarning, SepNormError
 
-_SOME = 10_000  # molecules for measuring the model and for the scale of targets
+_SOME = 10_000  # molecules for measuring the model and for the scale of targets; of each split, if there is a column
 _LOOKED_AT = 200  # molecules read to identify the columns
 _PART = 500  # molecules per job of a worker
 _NO_SMILES = ("", "smiles")  # empty line, header
@@ -26,20 +29,42 @@ _FEW = 10  # number of invalid rows that is always allowed
 Sample = tuple[Graph, list[float]]  # molecule and targets
 
 
-def streamed_table(config: MoleculeConfig, count: int = _LOOKED_AT) -> tuple[Any, str, Table]:
-    """The rows of a stream, its SMILES column, and a table of some rows."""
+def streamed_table(config: MoleculeConfig, whole: bool = False) -> tuple[Any, str, Table]:
+    """The rows to train on, their SMILES column, and a table of some rows, which has all splits if ``whole``."""
     if config.data in PACKAGED:
         raise SepNormError(f"{config.data} is small and is read whole: leave stream out, or name other data.")
-    rows = open_rows(config.data, lines=LINES)
-    some = some_rows(config.data, rows, count)
-    columns = {name: _typed([row.get(name) for row in some]) for name in some[0]}
-    if set(columns) == {"text"}:  # lines with a molecule and perhaps its name
-        words = [_first_word(text) for text in columns["text"]]
-        column, columns = "text", {"smiles": [word for word in words if word.lower() not in _NO_SMILES]}
-    else:
-        column = smiles_column(config.data, columns, config.column)
+    if (Path(config.data) / OGB).is_file():
+        raise SepNormError(f"{config.data} is a folder of OGB, whose split needs the whole table: leave stream out.")
+    files = files_by_split(config.data)
+    rows = open_rows(config.data, lines=LINES, kept=files.pop("train", None))
+    some = _some_rows(config.data, rows, whole)
+    in_lines = set(some[0]) == {"text"}  # a molecule and perhaps its name
+    if files:
+        some = [row | {"split": "train"} for row in some]
+        for name, held_out in files.items():
+            others = open_rows(config.data, lines=LINES, kept=held_out)
+            part = rows_by(config.data, others, sys.maxsize if whole else _LOOKED_AT, lambda row: "all", ("all",))
+            some += [row | {"split": name} for row in part]
+    if in_lines:
+        some = [row for row in some if _first_word(row["text"]).lower() not in _NO_SMILES]
+    columns = {name: _typed([row.get(name) for row in some]) for name in (some[0] if some else ["text"])}
+    if in_lines:
+        columns["smiles"] = [_first_word(text) for text in columns.pop("text")]
+    column = "text" if in_lines else smiles_column(config.data, columns, config.column)
     labelled = config.task == "supervised"
     return rows, column, choose(config.data, columns, config.column, config.targets, labelled)
+
+
+def _some_rows(source: str, rows: Any, whole: bool) -> list[dict[str, Any]]:
+    """Rows to measure on. With a column ``split`` these are of all splits, in whatever order the rows are."""
+    found = some_rows(source, rows, _SOME if whole else _LOOKED_AT)
+    return rows_by(source, rows, _SOME, _split_of, SPLITS) if whole and "split" in found[0] else found
+
+
+def _split_of(row: dict[str, Any]) -> str:
+    """The split that a row names, by default training; empty for a name that is unknown."""
+    named = str(row.get("split", "train")).lower()
+    return next((split for split, names in SPLITS.items() if named in names), "")
 
 
 def _first_word(line: Any) -> str:
@@ -59,10 +84,10 @@ class MoleculeStream:
 
     def __init__(self, config: MoleculeConfig) -> None:
         self._config = config
-        self._rows, self._column, table = streamed_table(config, _SOME)
-        self._targets = list(table.targets)
+        self._rows, self._column, table = streamed_table(config, whole=True)
         self.data = arrange(table, config)
-        self._held_out = frozenset(self.data.valid.smiles) | frozenset(self.data.test.smiles)
+        held_out = (*self.data.valid.smiles, *self.data.test.smiles)
+        self._held_out = frozenset(map(_first_word, held_out))  # without names, as the rows are compared
 
     def open(self, seed: int) -> Ahead:
         """Opens the stream at its beginning."""
@@ -70,12 +95,12 @@ class MoleculeStream:
 
     def _samples(self, row: dict[str, Any]) -> list[tuple[str, list[float]]] | None:
         text = _first_word(row.get(self._column))
-        if str(row.get("split", "train")).lower() not in SPLITS["train"] or text in self._held_out:
+        if _split_of(row) != "train" or text in self._held_out:
             return []
         if text.lower() in _NO_SMILES:
             return [] if text else None
         try:
-            targets = [as_number(row.get(name)) for name in self._targets]
+            targets = [as_number(row.get(name)) for name in self.data.names]
         except (TypeError, ValueError):
             return None
         unknown = self._config.task == "supervised" and all(value != value for value in targets)
@@ -97,7 +122,15 @@ class Ahead:
         _, rows, parts = self._next or self._begun(count)
         graphs = self._graphs([part.result() for part in parts])
         self._next = self._begun(count)
-        return [(graph, targets) for graph, (_, targets) in zip(graphs, rows, strict=True)]
+        samples = [(graph, targets) for graph, (_, targets) in zip(graphs, rows, strict=True) if graph is not None]
+        if not samples:
+            raise SepNormError(f"{self._config.data} holds no valid molecules.")
+        found = iter(samples)
+        last, whole = samples[0], []
+        for graph in graphs:  # a target goes with its molecule, so the two are replaced together
+            last = last if graph is None else next(found)
+            whole.append(last)
+        return whole
 
     def state(self) -> dict[str, Any]:
         return self._stream.state() if self._next is None else self._next[0]
@@ -124,21 +157,15 @@ class Ahead:
         done.set_result(_featurised(*settings))
         return done
 
-    def _graphs(self, parts: Sequence[tuple[Graphs, list[Rejected]]]) -> list[Graph]:
+    def _graphs(self, parts: Sequence[tuple[Graphs, list[Rejected]]]) -> list[Graph | None]:
+        """The graph of each row, None for one that is no valid molecule."""
         found: list[Graph | None] = []
         for graphs, rejected in parts:
             self._count(len(graphs) + len(rejected), rejected)
             rows = iter(graphs)
             bad = {each.row for each in rejected}
             found += [None if row in bad else next(rows) for row in range(len(graphs) + len(bad))]
-        last = next((graph for graph in found if graph is not None), None)
-        if last is None:
-            raise SepNormError(f"{self._config.data} holds no valid molecules.")
-        whole = []
-        for graph in found:
-            last = last if graph is None else graph
-            whole.append(last)
-        return whole
+        return found
 
     def _count(self, read: int, rejected: list[Rejected]) -> None:
         if not rejected:

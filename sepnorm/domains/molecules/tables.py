@@ -20,7 +20,7 @@ KNOWN = {"zinc": "graphs-datasets/ZINC", "ogbg-molhiv": "OGB/ogbg-molhiv", "ogbg
 #: Names of the three splits in tables and files.
 SPLITS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test", "testing")}
 _KINDS = (".csv", ".tsv", ".parquet")
-_OGB = "mapping/mol.csv.gz"
+OGB = "mapping/mol.csv.gz"
 PACKAGED = ("nci", "solubility")
 LINES = (".smi", ".smiles", *TEXT)  # a molecule at the start of each line, perhaps followed by its name
 NAMING = "name it by --set targets=NAME"
@@ -77,12 +77,12 @@ def read_table(
     path = Path(source)
     if source in PACKAGED:  # even if a folder has this name, which is ./nci
         return _nci() if source == "nci" else _solubility()
-    if path.is_dir() and (path / _OGB).is_file():
+    if path.is_dir() and (path / OGB).is_file():
         columns = _ogb(path)
     elif path.is_dir():
-        columns = _joined({split: _columns(_split_file(path, names)) for split, names in SPLITS.items()})
+        columns = joined({split: columns_of(_split_file(path, names)) for split, names in SPLITS.items()})
     elif path.is_file():
-        columns = _columns(path)
+        columns = columns_of(path)
     else:
         require_here(source)
         columns = _hub(source)
@@ -161,7 +161,7 @@ def _holds_classes(values: list[Any]) -> bool:
     return all(value in (0, 1, None) or value != value for value in values)
 
 
-def _columns(path: Path) -> dict[str, list[Any]]:
+def columns_of(path: Path) -> dict[str, list[Any]]:
     """All columns of a CSV, TSV or parquet file, or of a file with SMILES in lines."""
     import pyarrow
 
@@ -213,7 +213,7 @@ def _split_file(folder: Path, names: tuple[str, ...]) -> Path:
 
 def _ogb(folder: Path) -> dict[str, list[Any]]:
     """Reads a data set as OGB unpacks it: a table with SMILES, and a list of rows per split."""
-    columns = _columns(folder / _OGB)
+    columns = columns_of(folder / OGB)
     count = len(next(iter(columns.values())))
     splits = [""] * count
     ways = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
@@ -221,13 +221,13 @@ def _ogb(folder: Path) -> dict[str, list[Any]]:
         for line in text_lines(_split_file(ways[0], names)):
             row = line.strip()
             if not row.isdecimal() or int(row) >= count:
-                raise SepNormError(f"{ways[0]} names the row {row!r} for {name}, and {folder / _OGB} has {count} rows.")
+                raise SepNormError(f"{ways[0]} names the row {row!r} for {name}, and {folder / OGB} has {count} rows.")
             splits[int(row)] = name
     return columns | ({"split": splits} if ways else {})
 
 
-def _joined(parts: dict[str, dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Joins the tables of the three splits, with a column ``split``. Keeps only the columns that all have."""
+def joined(parts: dict[str, dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    """Joins the tables of the splits, with a column ``split``. Keeps only the columns that all have."""
     common = [name for name in parts["train"] if all(name in part for part in parts.values()) and name != "split"]
     found = {name: [value for part in parts.values() for value in part[name]] for name in common}
     return found | {"split": [split for split, part in parts.items() for _ in next(iter(part.values()))]}

@@ -159,6 +159,10 @@ def _point_back(tokenizer: Any, stage: Path, source: Path) -> None:
 def _encoder(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
     """Loads only the encoder, by ``AutoModel``."""
     stage_transformers(source, stage)
+    return _staged_encoder(source, stage)
+
+
+def _staged_encoder(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
     found = _loaded(_auto("AutoModel"), stage)
     _require_all(found[1]["missing_keys"], source)
     return found
@@ -172,7 +176,7 @@ def _whole_transformer(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
     config = transformers.AutoConfig.from_pretrained(stage, **_CLOSED)
     names = getattr(config, "architectures", None) or []
     if not isinstance(names, list) or not names:
-        return _encoder(source, stage)
+        return _staged_encoder(source, stage)
     cls = _class_named(names[0], config, source)
     require_fitting(lambda: cls(config), size, source / "config.json")
     found = _loaded(cls, stage)

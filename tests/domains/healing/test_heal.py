@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -161,6 +162,7 @@ def test_a_file_is_healed_in_parts_and_numpy_alone_reads_what_is_written(run, tm
 
 ALONE = """
 import sys
+from types import SimpleNamespace
 sys.modules["sepnorm"] = None  # so that importing it fails
 import numpy, sentence_transformers
 model = sentence_transformers.SentenceTransformer(sys.argv[1], device="cpu")
@@ -285,3 +287,29 @@ def test_a_vision_transformer_is_healed_by_labels_and_written_as_onnx(run, tmp_p
     assert code == 0 and "accuracy of nearest neighbours" in out, err
     session = onnxruntime.InferenceSession(str(tmp_path / "healed/model.onnx"))
     assert [each.name for each in session.get_outputs()] == ["cls", "last_hidden_state", "healed"]
+
+
+def test_a_model_of_molecules_is_healed_on_graphs_and_on_loaders_of_pyg():
+    from sepnorm.domains.molecules.features import featurise
+    from sepnorm.domains.molecules.graphormer import GraphormerConfig, GraphormerModel
+    from sepnorm.domains.molecules.tables import read_table
+
+    graphs = featurise(read_table("nci").smiles[:600], "zinc")[0]
+    items = [
+        SimpleNamespace(
+            x=graph.atoms, edge_index=np.concatenate([ends, ends[:, ::-1]]).T, edge_attr=np.concatenate([codes] * 2)
+        )
+        for graph in graphs
+        for ends, codes in [(graph.bonds.astype(int), graph.bond_features)]
+    ]
+    loader = [
+        SimpleNamespace(edge_index=None, to_data_list=lambda start=start: items[start : start + 50])
+        for start in range(0, len(items), 50)
+    ]
+    torch.manual_seed(0)
+    net = GraphormerModel(GraphormerConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
+    wanted = sepnorm.heal(net, graphs, method="centre", max_samples=500)
+    found = sepnorm.heal(net, loader, method="centre", max_samples=500)
+    assert wanted.count == found.count == 500
+    x = torch.randn(3, 16)
+    assert torch.equal(found.transform(x), wanted.transform(x))

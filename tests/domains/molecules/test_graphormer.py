@@ -305,6 +305,11 @@ def test_sepnorm_save_and_load_give_the_model_back(norm, tmp_path):
         ("zinc", 4, {}, "paths has the shape"),
         ("zinc", 5, {"attention_mask": torch.ones(1, 3)}, "attention_mask has the shape"),
         ("zinc", 5, {"distances": torch.ones(1, 2, 3)}, "distances has the shape"),
+        ("zinc", 5, {"degrees": torch.ones(1, 1).long()}, r"degrees has the shape \(1, 3\)"),
+        ("zinc", 5, {"nodes": torch.full((1, 3, 1), 29)}, "nodes holds 29, and the model takes 0 to 28: featurise"),
+        ("zinc", 5, {"nodes": torch.full((1, 3, 1), -1)}, "nodes holds -1"),
+        ("zinc", 5, {"degrees": torch.full((1, 3), -1)}, "degrees holds -1, and the model takes 0 or more"),
+        ("zinc", 5, {"distances": torch.full((1, 3, 3), -2)}, "distances holds -2"),
     ],
 )
 def test_a_batch_of_another_kind_is_refused(kind, hops, changes, words):
@@ -365,6 +370,13 @@ def test_atoms_have_vectors_of_their_own(published):
         assert (atoms - wanted[row, 1 : 1 + len(atoms)]).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("published", [False, True])
+def test_no_graphs_have_no_vectors(published):
+    net = sepnorm.Graphormer(PublishedConfig(embedding_dim=64, num_hidden_layers=1)) if published else model("ogb", 1)
+    assert encode(net, []).shape == (0, net.config.hidden_size) and encode_atoms(net, []) == []
+    assert encode(net, featurise([])[0]).shape == (0, net.config.hidden_size)
+
+
 def test_graphs_of_pyg_are_encoded_as_molecules_are():
     graphs, net = featurise(SMILES)[0], model()
     items = as_pyg(graphs)
@@ -375,3 +387,44 @@ def test_graphs_of_pyg_are_encoded_as_molecules_are():
     for found, wanted in zip(encode_atoms(net, items), encode_atoms(net, graphs), strict=True):
         assert torch.equal(found, wanted)
     assert torch.equal(pooled(net, items, ["mean"])["mean"], pooled(net, graphs, ["mean"])["mean"])
+
+
+class Batch(Data):
+    """As PyG has it: it can be run through, and gives its tensors by name."""
+
+    def __iter__(self):
+        return iter(vars(self).items())
+
+
+def seen_by(net, data):
+    """What an inspection found, as text."""
+    return str(sepnorm.inspect(net, data))
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_all_molecules_of_a_batch_count_in_whatever_form_it_comes(published):
+    graphs = list(featurise(SMILES)[0])
+    sizes = {"embedding_dim": 80, "num_attention_heads": 2, "num_hidden_layers": 2, "features": "zinc"}
+    net = sepnorm.Graphormer(PublishedConfig(**sizes)).eval() if published else model(layers=2)
+    items = as_pyg(graphs)
+    batch = Batch(edge_index=np.zeros((2, 0)), to_data_list=lambda: items)
+    states = []
+    for data in ([net.collate(graphs)], [graphs], [items], [batch], batch):
+        assert seen_by(net, data) == seen_by(net, [net.collate(graphs)])
+        other = copy.deepcopy(net)
+        sepnorm.convert(other, "bn+bn", calibrate=data)
+        states.append(other.state_dict())
+        sepnorm.calibrate(other, data)
+        states.append(other.state_dict())
+    assert all(torch.equal(value, state[name]) for state in states for name, value in states[0].items())
+
+
+@pytest.mark.parametrize("form", ["graphs", "items", "batch"])
+def test_an_example_may_be_graphs(form):
+    graphs = list(featurise(SMILES)[0])
+    items = as_pyg(graphs)
+    example = {"graphs": graphs, "items": items, "batch": Batch(edge_index=None, to_data_list=lambda: items)}[form]
+    net, other = model(layers=2), model(layers=2)
+    assert str(sepnorm.convert(net, "bn+ln", example=example)) == str(sepnorm.convert(other, "bn+ln"))
+    with pytest.raises(SepNormError, match="at least two different samples"):
+        sepnorm.convert(model(layers=2), "bn+ln", example=items[0])

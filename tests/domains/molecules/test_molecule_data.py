@@ -4,6 +4,8 @@ import gzip
 import math
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -81,9 +83,6 @@ def test_a_column_of_splits_is_followed_and_validation_may_be_missing(tmp_path):
 
 
 def test_a_folder_of_three_files_and_compressed_and_parquet_tables_are_read(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
     for number, name in enumerate(("train.csv", "valid.csv", "test.csv")):
         table(tmp_path, many()[number::3], name=name)
     data = load_molecules(config(str(tmp_path)))
@@ -153,8 +152,39 @@ def several_classes(folder: Path) -> str:
 
 def test_all_columns_of_classes_are_targets_where_there_are_no_other_numbers(tmp_path):
     assert list(read_table(several_classes(tmp_path)).targets) == ["NR-AR", "NR-ER", "SR-p53"]
-    with pytest.raises(SepNormError, match=r"'SR-p53' of .* is always 0 in training"):
-        load_molecules(config(several_classes(tmp_path)))
+
+
+def test_a_target_that_is_constant_in_training_is_left_out_of_several(tmp_path):
+    with pytest.warns(LeftOutWarning, match=r"1 of 3 targets of .* are always the same in training, such as 'SR-p53'"):
+        data = load_molecules(config(several_classes(tmp_path)))
+    assert data.names == ["NR-AR", "NR-ER"] and data.train.targets.shape[1] == 2
+    source = table(tmp_path, [f"{SMILES[i % 12]},{i % 2},5" for i in range(40)], "smiles,a,b")
+    with pytest.warns(LeftOutWarning):
+        data = load_molecules(config(source, targets="a,b"))
+    assert data.classes  # as those say that are kept
+
+
+def test_graphs_that_are_too_large_or_empty_are_left_out_as_rows_of_smiles_are(tmp_path):
+    sizes = [3] * 38 + [0, 9]
+    bonds = [[list(range(size - 1)), [i + 1 for i in range(size - 1)]] for size in sizes]
+    columns = {
+        "node_feat": [[[0]] * size for size in sizes],
+        "edge_index": [[a + b, b + a] for a, b in bonds],
+        "edge_attr": [[[1]] * (2 * len(a)) for a, _ in bonds],
+        "y": [[float(row)] for row in range(40)],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "graphs.parquet")
+    chosen = config(str(tmp_path / "graphs.parquet"), features="zinc", max_atoms=8)
+    with pytest.warns(
+        LeftOutWarning, match=r"2 of 40 .* such as row 39: it has 0 atoms, .*row 40: it has 9 atoms, .*=8"
+    ):
+        data = load_molecules(chosen)
+    assert [each.row for each in data.rejected] == [38, 39]
+    assert sorted(torch.cat([part.targets for part in (data.train, data.valid, data.test)])[:, 0].tolist()) == [
+        *range(38)
+    ]
+    with pytest.raises(SepNormError, match=r"2 of 40 rows.*allow more with --set max_rejected"):
+        load_molecules(chosen.changed({"max_rejected": 0.01}))
 
 
 def test_a_table_of_several_targets_is_a_test_of_a_pretrained_model_too(tmp_path):

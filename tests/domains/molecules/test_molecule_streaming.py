@@ -138,6 +138,107 @@ def test_a_row_that_is_no_molecule_is_replaced_and_many_are_refused(tmp_path, mo
     later.close()
 
 
+def csv(path: Path, rows: list[str], header: str = "smiles,y") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def taken(stream: MoleculeStream, count: int) -> list[streaming.Sample]:
+    source = stream.open(0)
+    try:
+        return source.take(count)
+    finally:
+        source.close()
+
+
+def as_pairs(samples: list[streaming.Sample], known: dict[str, float]) -> list[tuple[str, float]]:
+    """The SMILES and the target of each sample."""
+    graphs = featurise(list(known), "ogb")[0]
+    names = {codes([(graph, [])])[0]: text for text, graph in zip(known, graphs, strict=True)}
+    return [(names[code], targets[0]) for code, (_, targets) in zip(codes(samples), samples, strict=True)]
+
+
+@pytest.mark.parametrize("broken", ["C1CC", "C" * 60])
+def test_a_row_that_is_replaced_does_not_leave_its_target_behind(tmp_path, broken):
+    known = {text: float(number) for number, text in enumerate(SMILES)}
+    rows = [f"{text},{value}" for text, value in known.items()]
+    for place in (0, 40, 41, 90):
+        rows.insert(place, f"{broken},777")
+    with pytest.warns(LeftOutWarning, match="They are left out"):
+        stream = MoleculeStream(config(csv(tmp_path / "a.csv", rows)))
+    with pytest.warns(LeftOutWarning, match="replaced by the molecule before it"):
+        found = as_pairs(taken(stream, 100), known)
+    assert all(known[text] == value for text, value in found)
+    assert len(found) == 100 and len(set(found)) == 96
+
+
+@pytest.mark.parametrize("names", ["{}.csv", "{}-00000-of-00001.csv", "{}/part.csv"])
+@pytest.mark.parametrize("pattern", [False, True])
+def test_files_of_the_other_splits_are_not_trained_on(tmp_path, names, pattern):
+    known = {text: float(number) for number, text in enumerate(SMILES)}
+    rows = [f"{text},{value}" for text, value in known.items()]
+    parts = {"train": rows[:80], "valid": rows[80:100], "test": rows[100:]}
+    for name, part in parts.items():
+        csv(tmp_path / "data" / names.format(name), part)
+    csv(tmp_path / "data" / "more.csv", ["CCCCl,3"])  # of no split
+    data = tmp_path / ("data/**/*.csv" if pattern else "data")
+    stream = MoleculeStream(config(data, split="auto"))
+    assert stream.data.test.smiles == SMILES[100:] and stream.data.valid.smiles == SMILES[80:100]
+    assert as_pairs(taken(stream, 80), known) == list(known.items())[:80]
+    assert "a stream of" in look_at(config(data, split="auto")).data
+
+
+def test_lines_may_be_in_a_file_a_split_and_validation_may_be_missing(tmp_path):
+    for name, part in (("train", SMILES[:80]), ("test", SMILES[80:])):
+        (tmp_path / f"{name}.smi").write_text("smiles\n" + "".join(f"{text} name\n" for text in part))
+    stream = MoleculeStream(config(tmp_path, split="given", task="pretrain"))
+    assert stream.data.test.smiles == SMILES[80:] and len(stream.data.valid) == 8
+    assert not set(codes(taken(stream, 72))) & set(codes([(graph, []) for graph in stream.data.test.graphs]))
+
+
+def test_held_out_files_without_one_to_train_on_and_folders_of_ogb_are_refused(tmp_path):
+    csv(tmp_path / "test.csv", ["CC,1"])
+    csv(tmp_path / "more.csv", ["CC,1"])
+    with pytest.raises(SepNormError, match=r"has files for test, and none for train: name one train, as train\.csv"):
+        MoleculeStream(config(tmp_path))
+    csv(tmp_path / "mapping/mol.csv.gz", [])
+    with pytest.raises(SepNormError, match=r"is a folder of OGB, whose split needs the whole table: leave stream out"):
+        MoleculeStream(config(tmp_path))
+
+
+def test_names_beside_held_out_molecules_do_not_bring_them_into_training(tmp_path):
+    known = {text: float(number) for number, text in enumerate(SMILES)}
+    rows = [f"{text} name{number},{number}" for number, text in enumerate(SMILES)]
+    stream = MoleculeStream(config(csv(tmp_path / "a.csv", rows)))
+    held_out = {text.split()[0] for text in (*stream.data.valid.smiles, *stream.data.test.smiles)}
+    assert len(held_out) == 24
+    assert not held_out & {text for text, _ in as_pairs(taken(stream, 96), known)}
+
+
+def test_a_column_of_splits_is_followed_where_the_splits_come_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "_SOME", 20)
+    known = {text: float(number) for number, text in enumerate(SMILES)}
+    names = ["Train"] * 60 + ["val"] * 30 + ["test"] * 30
+    rows = [f"{text},{value},{name}" for (text, value), name in zip(known.items(), names, strict=True)]
+    stream = MoleculeStream(config(csv(tmp_path / "a.csv", rows, "smiles,y,split"), split="auto"))
+    parts = stream.data.train, stream.data.valid, stream.data.test
+    assert [part.smiles for part in parts] == [SMILES[:20], SMILES[60:80], SMILES[90:110]]
+    assert as_pairs(taken(stream, 60), known) == list(known.items())[:60]
+
+
+def test_a_target_that_is_constant_in_training_is_left_out_of_a_stream(tmp_path):
+    rows = [f"{text},5,{number}" for number, text in enumerate(SMILES)]
+    chosen = config(csv(tmp_path / "a.csv", rows, "smiles,a,b"), targets="a,b")
+    with pytest.warns(LeftOutWarning, match="1 of 2 targets"):
+        stream = MoleculeStream(chosen)
+    assert stream.data.names == ["b"]
+    known = {text: float(number) for number, text in enumerate(SMILES)}
+    assert all(known[text] == value for text, value in as_pairs(taken(stream, 24), known))
+    with pytest.warns(LeftOutWarning):
+        MoleculeRecipe(chosen).train(chosen, tmp_path / "run")
+
+
 def run(folder: Path, **given: object) -> None:
     chosen = config(**given)
     MoleculeRecipe(chosen).train(chosen, folder)

@@ -224,6 +224,10 @@ def empty() -> Graph:
             "a SimpleNamespace, has no edge_attr",
         ),
         (lambda m: m(torch.ones(1, 2, 9).long()), "all tensors of a batch"),
+        (
+            lambda m: model(edge_type="one_hop")(**m.dummy_inputs | {"attn_edge_type": None}),
+            "attn_edge_type is a tensor, found NoneType",
+        ),
         (lambda m: m(**m.dummy_inputs | {"attn_bias": torch.zeros(3, 4, 4)}), r"attn_bias has the shape \(3, 5, 5\)"),
         (
             lambda m: m(**m.dummy_inputs, labels=torch.zeros(2)),

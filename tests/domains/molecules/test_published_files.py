@@ -8,6 +8,7 @@ import zipfile
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from published_models import model
@@ -17,6 +18,7 @@ from torch import nn
 import sepnorm
 from sepnorm import Graphormer, SepNormError
 from sepnorm.domains.encoders import open_encoder
+from sepnorm.domains.molecules.features import featurise
 from sepnorm.domains.molecules.model import encode
 
 
@@ -48,6 +50,19 @@ def test_pickled_weights_are_read_where_there_are_no_others(tmp_path):
     torch.save(built.state_dict(), tmp_path / "pytorch_model.bin")
     (tmp_path / "model.safetensors").unlink()
     assert same(built, Graphormer.from_published(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "other.bin", "model.safetensors"])
+@pytest.mark.parametrize("classes", [0, 2])
+def test_a_file_of_transformers_is_not_taken_for_microsofts(tmp_path, name, classes):
+    built = model(num_classes=classes)
+    built.save_published(tmp_path)
+    if name != "model.safetensors":
+        torch.save(load_file(tmp_path / "model.safetensors"), tmp_path / name)
+    with pytest.raises(
+        SepNormError, match=r"is a file of transformers, whose settings are beside it: give its folder, "
+    ):
+        Graphormer.from_published(tmp_path / name)
 
 
 def microsoft(built: Graphormer, **more: object) -> dict:
@@ -192,3 +207,17 @@ def test_the_verbs_and_commands_take_a_published_folder(tmp_path):
     again = sepnorm.load(tmp_path / "converted").eval()
     assert type(again) is Graphormer
     assert torch.equal(again(**built.dummy_inputs).logits, built(**built.dummy_inputs).logits)
+
+
+def test_a_published_folder_without_a_head_is_embedded_and_converted(run, tmp_path):
+    built = model(num_classes=0)
+    built.save_published(tmp_path / "published")
+    smiles = ["CCO", "c1ccccc1CCN", "CC(=O)O", *("C" * size for size in range(1, 30))]
+    (tmp_path / "some.csv").write_text("\n".join(["smiles", *smiles]))
+    code, _, err = run("embed", "published", "some.csv", "--out", "v.npy")
+    assert code == 0, err
+    wanted = encode(built, featurise(smiles, "ogb")[0])
+    assert np.allclose(np.load("v.npy"), wanted, atol=1e-5)
+    code, _, err = run("convert", "published", "--data", "some.csv", "--out", "converted")
+    assert code == 0, err
+    assert sepnorm.load("converted").classifier is None

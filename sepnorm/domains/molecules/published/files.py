@@ -32,6 +32,7 @@ _RENAMED = {
     "encoder.embed_out.weight": "classifier.classifier.weight",
     "encoder.lm_output_learned_bias": "classifier.lm_output_learned_bias",
 }
+_TRANSFORMERS = ("classifier.", "graph_encoder.")  # what names of transformers begin with, and Microsoft's do not
 _UNUSED = ("encoder.masked_lm_pooler.weight", "encoder.masked_lm_pooler.bias")  # Microsoft's, never called
 #: Settings in Microsoft's checkpoints: names of transformers, with Microsoft's.
 _ARGUMENTS = {
@@ -153,10 +154,21 @@ def _fetched(name: str) -> Path:
 
 
 def _microsoft(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], Path]:
+    described = path.name == _PICKLED and (path.parent / "config.json").is_file()
+    if described or path.suffix == ".safetensors":
+        raise _of_transformers(path)
     found = _unpickled(path)
     state = _tensors(found.get("model", found), path)
+    if any(name.startswith(_TRANSFORMERS) for name in state):
+        raise _of_transformers(path)
     state = {_RENAMED.get(name, name): value for name, value in state.items() if name not in _UNUSED}
     return _described(found) | _measured(state, path) | {"collator": "microsoft"}, state, path
+
+
+def _of_transformers(path: Path) -> SepNormError:
+    return SepNormError(
+        f"{path} is a file of transformers, whose settings are beside it: give its folder, {path.parent}."
+    )
 
 
 def _described(found: Mapping[str, Any]) -> dict[str, Any]:

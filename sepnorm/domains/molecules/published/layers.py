@@ -56,10 +56,7 @@ class AttentionBias(nn.Module):
         padding: Tensor,
     ) -> Tensor:
         """From tensors of ``collate`` and ``padding`` (batch, 1 + N) to a bias (batch, heads, 1 + N, 1 + N)."""
-        if attn_edge_type is None or self.hops:
-            edges = self._on_the_way(spatial_pos, input_edges)
-        else:
-            edges = self.edge_encoder(attn_edge_type).mean(-2)
+        edges = self._on_the_way(spatial_pos, input_edges) if self.hops else self.edge_encoder(attn_edge_type).mean(-2)
         pairs = F.pad((self.spatial_pos_encoder(spatial_pos) + edges).permute(0, 3, 1, 2), (1, 0, 1, 0))
         to_virtual = torch.zeros_like(attn_bias[:1])
         to_virtual[:, 0] = to_virtual[:, :, 0] = 1.0

@@ -187,7 +187,7 @@ class GraphormerForGraphClassification(PreTrainedModel):
         out_degree = in_degree if out_degree is None else out_degree
         out_degree = _required("out_degree", out_degree, (batch, atoms), self.config.num_out_degree - 1)
         attn_bias = _required("attn_bias", attn_bias, (batch, 1 + atoms, 1 + atoms))
-        if attn_edge_type is not None:
+        if attn_edge_type is not None or self.config.edge_type != "multi_hop":
             _required("attn_edge_type", attn_edge_type, (*pairs, -1), self.config.num_edges)
         if attention_mask is not None:
             _required("attention_mask", attention_mask, (batch, 1 + atoms))

@@ -1,0 +1,37 @@
+"""Which files of a folder are for training, and which are held out, by their names."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections import defaultdict
+from itertools import takewhile
+from pathlib import Path
+
+from sepnorm.data.places import is_address
+from sepnorm.data.streams import shards
+from sepnorm.domains.molecules.tables import LINES, SPLITS
+from sepnorm.errors import SepNormError
+
+
+def files_by_split(source: str) -> dict[str, list[str]]:
+    """The files of a folder or pattern by split, as ``train.csv`` and ``test-0.csv``, or ``train/0.csv``.
+
+    Empty if no file is held out by its name, or if all are of one split. Beside a split, files of no split are left out.
+    """
+    if is_address(source) or not (Path(source).is_dir() or glob.has_magic(source)):
+        return {}
+    root = Path(*takewhile(lambda part: not glob.has_magic(part), Path(source).parts))
+    found: dict[str, list[str]] = defaultdict(list)
+    for file in shards(source, LINES)[1]:
+        words = [re.split("[^a-z]", part.lower())[0] for part in Path(file).relative_to(root).parts]
+        found[next((split for word in words for split, names in SPLITS.items() if word in names), "")].append(file)
+    held_out = [split for split in ("valid", "test") if split in found]
+    if not held_out or len(found) == 1:
+        return {}
+    if "train" not in found:
+        raise SepNormError(
+            f"{source} has files for {' and '.join(held_out)}, and none for train: name one train, as train.csv, or name the "
+            "files to train on by a pattern."
+        )
+    return {split: found[split] for split in ("train", *held_out)}
