@@ -348,10 +348,25 @@ def test_molecules():
     assert model.special_tokens.vectors("default").grad.any()
 
 
+def test_molecules_with_a_mixture_norm_as_pretraining_leaves_them():
+    """The responsibilities of a mixture are a softmax, which is not attention."""
+    graphormer = pytest.importorskip("sepnorm.domains.molecules.graphormer")
+    config = graphormer.GraphormerConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
+    )
+    model = graphormer.GraphormerModel(config)
+    sepnorm.convert(model, "bn+mix", sites="final")
+    for _ in range(2):
+        model.train()(**model.dummy_inputs)  # now the mixture has more than one component
+    before = hidden(model.eval(), model.dummy_inputs)
+    assert sepnorm.tune_special(model, "cls").parameters == 32
+    assert torch.equal(hidden(model, model.dummy_inputs), before)
+
+
 # ---- beside other surgery, and other libraries --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("norm", ["ln+ln", "bn+bn"])
+@pytest.mark.parametrize("norm", ["ln+ln", "bn+bn", "bn+mix", "mix+ln"])
 def test_before_and_after_a_conversion(norm):
     torch.manual_seed(0)
     inputs, first, second = with_sep(), bert(), None
