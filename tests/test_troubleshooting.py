@@ -149,6 +149,20 @@ case("cannot be located, because the model was called without input_ids")(
     lambda here: tuned(sep=59)(inputs_embeds=torch.zeros(2, 4, 16))
 )
 case("the vectors cannot be merged")(lambda here: sepnorm.tuning.merge(tuned(T.ViTModel(T.ViTConfig(**VIT)))))
+case("differs between heads or queries")(
+    lambda here: tuned()(ONE["input_ids"], attention_mask=torch.ones(2, 1, 4, 4).tril().bool())
+)
+case("would be for vectors")(lambda here: sepnorm.tune_special(bert(), train="cls_norm", name="sst2"))
+
+
+@case("another one is selected before the backward pass")
+def _(here: Here) -> None:
+    model = tuned()
+    out = model(**ONE).last_hidden_state.sum()
+    sepnorm.tune_special(model, "cls", name="other")
+    out.backward()
+
+
 case("a model is a torch module, found")(lambda here: sepnorm.convert("google-bert/bert-base-uncased"))
 case("unknown norm")(lambda here: sepnorm.convert(bert(), "bm+ln"))
 case("statistics need at least two samples, but the data gave 0")(
@@ -982,6 +996,11 @@ def _(here: Here) -> str:
     from sepnorm.training.prefetch import _gone
 
     return _gone(-9)
+
+
+case("a mixture is fitted to one batch at a time")(
+    lambda here: PRESETS["demo"].changed({"norm": "mix", "statistics": "step"})
+)
 
 
 @case("statistics=step works with one batch norm")

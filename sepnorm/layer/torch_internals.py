@@ -52,6 +52,14 @@ def is_compiled(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
+def pre_hooks(module: nn.Module) -> list[Any]:
+    """The forward pre-hooks of a module.
+
+    Fallback: none. What was tuned in a model cannot be removed then.
+    """
+    return list(getattr(module, "_forward_pre_hooks", {}).values())
+
+
 def remove_hooks(module: nn.Module, ours: Any) -> None:
     """Removes forward hooks for which ``ours(hook)`` is true, also those that came with a copy of the module.
 

@@ -63,7 +63,7 @@ def _each(key: str, name: str, values: Mapping[str, tuple[float, ...]]) -> dict[
 
 def _on_the_way(part: Part) -> Part:
     """A part whose runs are probed during training, under its own name; shorter on CIFAR-10, as probing takes time."""
-    changes = {"monitor": 8, "probes": True} | ({"epochs": 8} if part.preset == "small" else {})
+    changes = {"monitor": 8, "probes": True} | ({"epochs": 8} if part.name == "cifar10" else {})
     return replace(part, name=f"{part.name}-steps", norms=_MIXED, changes={**part.changes, **changes})
 
 
@@ -237,8 +237,9 @@ STUDIES = {
         "Mixture Normalisation at the last norm: accuracy, and steps to the best of bn+bn",
         "step_tables",
         {
-            scale: (_on_the_way(part),)
-            for scale, (part,) in _images(_MIXED, (_published("stl10", 5000, seeds=1),)).items()
+            "demo": (_on_the_way(_digits()),),
+            "small": (_on_the_way(_cifar()), _on_the_way(_FLOWERS)),
+            "paper": (_on_the_way(_published("stl10", 5000, seeds=1)),),
         },
         ours=True,
     ),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from sepnorm.errors import SepNormError, require_known
 from sepnorm.training.notation import check_sites, norm_name, parse_arm
@@ -100,6 +100,12 @@ class RunConfig(ArmConfig):
     )
     timeout: int = Field(600, gt=0)  # seconds that processes wait for each other before they stop
     monitor: int = Field(10, ge=0)  # measurements of [CLS] in the course of a run, on a fixed batch; 0 for none
+
+    @model_validator(mode="after")
+    def _mixtures_see_single_batches(self) -> Self:
+        if self.statistics == "step" and "mix" in self.norm.split("+"):
+            raise SepNormError("a mixture is fitted to one batch at a time: statistics=step is for batch norms alone.")
+        return self
 
     def steps_on(self, samples: int) -> int:
         """Number of optimizer steps of a run on ``samples`` samples."""

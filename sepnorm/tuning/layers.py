@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sepnorm.errors import SepNormError
+from sepnorm.layer import MixtureNorm, TokenNorm
 from sepnorm.layer.torch_internals import in_backward
 from sepnorm.surgery.dependence import ATTENTION, spread
 from sepnorm.surgery.families import is_transformers
@@ -26,6 +27,7 @@ class Call:
     parent: Call | None
     inputs: list[Tensor]  #: inputs of rank 3, which may be tokens
     outputs: list[Tensor] = field(default_factory=list)
+    returned: list[Tensor] = field(default_factory=list)  #: all that it returned; only of the outermost call
     attends: bool = False
     width: int = 0  #: number of channels of the tokens; 0 if unknown
     inner: list[Call] = field(default_factory=list)
@@ -110,7 +112,7 @@ class Layers:
         """Path of the encoder of a transformers model; None if it is not known."""
         if self.sites.encoder:
             return self.sites.encoder
-        return next(
+        found = next(
             (
                 path
                 for path, module in model.named_modules()
@@ -118,6 +120,18 @@ class Layers:
             ),
             None,
         )
+        return None if found == "" and not self._returns_tokens else found
+
+    @property
+    def _returns_tokens(self) -> bool:
+        """Whether the model returns tokens first, as an encoder does, possibly with a pooler, and not logits."""
+        first = next(iter(self.run.returned), None)
+        return first is not None and first.dim() == 3 and first.shape[-1] == self.width
+
+    @property
+    def run(self) -> Call:
+        """The call of the model, or of the part of it that was run."""
+        return self.all_calls[0]
 
 
 def find_layers(model: nn.Module, example: Any = None) -> Layers:
@@ -177,11 +191,15 @@ def _watched(model: nn.Module) -> Iterator[list[list[Call]]]:
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         if not in_backward():
-            stack.pop().outputs = _tokens(output.values() if isinstance(output, Mapping) else output)
+            call = stack.pop()
+            call.outputs = _tokens(output.values() if isinstance(output, Mapping) else output)
+            if not stack:
+                call.returned = list(_numbers(output))
 
     class Attention(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func in ATTENTION:
+            # the responsibilities of a mixture norm are a softmax too
+            if func in ATTENTION and not any(isinstance(call.module, TokenNorm | MixtureNorm) for call in stack):
                 for call in stack:
                     call.attends = True
             return func(*args, **(kwargs or {}))
@@ -206,6 +224,16 @@ def _tokens(values: Any) -> list[Tensor]:
     if not isinstance(values, Iterable):
         return []
     return [v for v in values if isinstance(v, Tensor) and v.is_floating_point() and v.dim() == 3]
+
+
+def _numbers(values: Any) -> Iterator[Tensor]:
+    """All floating-point tensors in an output, however nested."""
+    if isinstance(values, Tensor):
+        if values.is_floating_point():
+            yield values.detach()
+    elif isinstance(values, Mapping | list | tuple):
+        for each in values.values() if isinstance(values, Mapping) else values:
+            yield from _numbers(each)
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:

@@ -23,12 +23,15 @@ def merge(model: nn.Module, example: Any = None) -> ConversionReport | None:
     """Merges the vectors of the set in use into the norms, and removes all sets. Changes the model in place.
 
     In a post-norm encoder the input of a layer is the output of a norm. There, a vector added at [CLS] equals a bias of
-    the [CLS] norm of an ``ln+ln`` conversion; for the first layer this is the norm of the embeddings. Outputs in
-    evaluation do not change, for batches with [CLS] first.
+    the [CLS] norm of an ``ln+ln`` conversion; for the first layer this is the norm of the embeddings. What the model
+    returns in evaluation does not change, for batches with [CLS] first. ``hidden_states``, if you ask for them, can: the
+    output of one layer now holds the vector at [CLS] that the next layer added before, because the norm adds it. The
+    last is as it was. A model that computes its output from the others is refused.
 
     Args:
         model: a model with special vectors. If it is already converted, its [CLS] norms take the vectors.
-        example: a batch of at least two different samples, for models of unknown families, as for ``tune_special``.
+        example: a batch of at least two different samples, as for ``tune_special``. Needed also for modules around an
+            encoder of a known family, to see that they read its last hidden state alone.
 
     Returns:
         The report of the conversion; None if the model was already converted.
@@ -38,15 +41,20 @@ def merge(model: nn.Module, example: Any = None) -> ConversionReport | None:
             unchanged then.
     """
     special = require_special(model)
-    vectors = _of_cls(special)
-    expected = find_layers(model, example).calls[-1].output
-    sets, special.in_use = special.in_use, None
+    vectors, kind = _of_cls(special)
+    name, special.in_use = str(special.in_use), None
     try:
-        sites = _norms(model, find_layers(model, example))
-        with _moved(sites, vectors):
-            found = find_layers(model, example).calls[-1].output
+        layers = find_layers(model, example)
+        _require_whole_run(model, layers)
+        sites = _norms(model, layers)
+        probe = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(0)).to(vectors)
+        with _moved(sites, probe):
+            found = find_layers(model, example)
+        special.in_use = name
+        with _replaced(special.vectors(name), probe, kind):
+            expected = find_layers(model, example)
     finally:
-        special.in_use = sets
+        special.in_use = name
     _require_alike(found, expected)
     remove(model)
     report = None
@@ -80,17 +88,51 @@ def _moved(sites: list[Site], vectors: Tensor) -> Iterator[None]:
             handle.remove()
 
 
-def _require_alike(found: Tensor | None, expected: Tensor | None) -> None:
-    """Raises if a bias in a norm has another effect than a vector before a layer: its output is also used elsewhere."""
-    if found is None or expected is None or not torch.allclose(found, expected, rtol=1e-3, atol=1e-3):
+@contextmanager
+def _replaced(parameter: nn.Parameter, probe: Tensor, kind: int) -> Iterator[None]:
+    """Uses other vectors for one kind of token, within this context."""
+    before = parameter.detach().clone()
+    with torch.no_grad():
+        parameter[:, kind] = probe
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            parameter.copy_(before)
+
+
+def _require_whole_run(model: nn.Module, layers: Layers) -> None:
+    """Raises if only an encoder in the model was run: what is around it may read other hidden states than the last."""
+    if layers.run.path:
+        raise SepNormError(
+            f"the vectors cannot be merged: only {layers.run.path} was run, and the rest of {type(model).__name__} may read other "
+            "hidden states than the last. Pass example=, a batch of at least two different samples, as the model takes it."
+        )
+
+
+def _require_alike(found: Layers, expected: Layers) -> None:
+    """Raises if a bias in a norm has another effect than a vector before a layer: its output is also used elsewhere.
+
+    The vectors are random and of the size of a norm's output. Those of training can be small enough to hide it.
+    """
+    pairs = [
+        *zip(found.run.returned, expected.run.returned, strict=True),
+        *zip(found.calls[-1].outputs, expected.calls[-1].outputs, strict=True),
+    ]
+    if not all(_alike(one, other) for one, other in pairs):
         raise SepNormError(
             "the vectors cannot be merged: what a norm before a layer gives is also used elsewhere in the model, so that a bias "
             "there changes more. Keep the vectors."
         )
 
 
-def _of_cls(special: SpecialTokens) -> Tensor:
-    """The vectors of [CLS] (layers, width); raises if other tokens have nonzero vectors."""
+def _alike(one: Tensor, other: Tensor) -> bool:
+    size = float(other.detach().nan_to_num(0, 0, 0).abs().max()) if other.numel() else 0.0
+    return torch.allclose(one, other, rtol=0, atol=max(1e-5, 4 * torch.finfo(other.dtype).eps) * size, equal_nan=True)
+
+
+def _of_cls(special: SpecialTokens) -> tuple[Tensor, int]:
+    """The vectors of [CLS] (layers, width), and the number of this kind; raises if other tokens have nonzero vectors."""
     if not isinstance(special.in_use, str):
         raise SepNormError(
             f"one set can be merged, and in use is {special.in_use}: choose it by model.set_special(NAME)."
@@ -105,7 +147,7 @@ def _of_cls(special: SpecialTokens) -> Tensor:
             f"only vectors of [CLS] can be merged, and {special.in_use!r} has some of {', '.join(others) or 'other tokens'}, which "
             "have no norm of their own. Train with tokens='cls'."
         )
-    return vectors[:, cls].clone()
+    return vectors[:, cls].clone(), cls
 
 
 def _norms(model: nn.Module, layers: Layers) -> list[Site]:

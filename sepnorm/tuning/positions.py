@@ -20,6 +20,8 @@ from sepnorm.tuning.layers import Layers
 MASK = "special_mask"
 #: Other names of a kind of token.
 _ALSO = {"sep": "eos"}
+#: What is added to the scores of hidden tokens is lower: -10,000 in old models, else the lowest number or -infinity.
+_HIDDEN = -1000.0
 _LEADING = ("cls", "register")
 
 
@@ -217,18 +219,39 @@ class _Enter:
     def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """The special tokens of a call: by its ids, or by its attention mask if only places count."""
         ids, attended = (self._argument(name, args, kwargs) for name in ("input_ids", "attention_mask"))
+        if ids is not None and ids.dim() != 2:  # a model for choices has another dimension, and hands on ids without it
+            ids = None
+        if attended is not None and attended.dim() == 4:
+            attended = self._columns(attended)
+            attended = attended.expand(len(ids), -1) if ids is not None and attended is not None else attended
+        elif attended is not None and attended.dim() != 2:
+            attended = None
         if ids is None and attended is not None and all(kind.token is None for kind in self.context.kinds):
             ids = attended.long()
         return None if ids is None else self.context.by_ids(ids, attended)
 
     def _argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        """An argument (batch, tokens). A model for choices has another dimension, and hands on one without it."""
+        """An argument of a call, if it is a tensor."""
         position = self.names.index(name) if name in self.names else len(args)
         value = kwargs.get(name, args[position] if position < len(args) else None)
         # a SentenceTransformer takes the batch as one mapping and bypasses hooks on its encoder
         if value is None and args and isinstance(args[0], Mapping):
             value = args[0].get(name)
-        return value if isinstance(value, Tensor) and value.dim() == 2 else None
+        return value if isinstance(value, Tensor) else None
+
+    def _columns(self, mask: Tensor) -> Tensor | None:
+        """The attended tokens (batch, tokens) of a mask (batch, heads, queries, tokens), boolean or added to scores."""
+        if all(kind.token is not None for kind in self.context.kinds):
+            return None  # all are found by their ids
+        attended = mask > _HIDDEN if mask.is_floating_point() else mask.bool()
+        first = attended[:, 0, 0]
+        if not torch.compiler.is_compiling() and not bool((attended == first[:, None, None]).all()):
+            raise SepNormError(
+                f"which tokens are padding cannot be read off an attention mask {tuple(mask.shape)} that differs between heads or "
+                f"queries: pass a mask (batch, tokens), or {MASK}=, integers (batch, tokens), 0 at ordinary tokens and 1 to "
+                f"{len(self.context.kinds)} at {', '.join(kind.name for kind in self.context.kinds)}."
+            )
+        return first
 
     def _require(self, found: Tensor) -> None:
         """Raises if the first training batch lacks a kind of token: its vectors would never be trained."""

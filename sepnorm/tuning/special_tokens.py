@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sepnorm.errors import SepNormError, nearest
-from sepnorm.layer.torch_internals import in_backward, remove_hooks
+from sepnorm.layer.torch_internals import in_backward, remove_hooks, transforms_active
 from sepnorm.tuning.positions import Kind, Positions
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -40,7 +40,6 @@ class SpecialTokens(nn.Module):
         self.kinds, self.layers, self.width, self.token_dim, self.dropout = kinds, layers, width, token_dim, dropout
         self.positions = Positions(kinds)
         self.in_use: str | tuple[str | None, ...] | None = None
-        self.frozen_before: frozenset[str] = frozenset()  #: parameters that were frozen before tuning
 
     @property
     def names(self) -> list[str]:
@@ -81,6 +80,8 @@ class SpecialTokens(nn.Module):
     def use(self, sets: str | Iterable[str | None] | None) -> None:
         """Selects the set for the next forward passes. ``model.set_special`` is this method.
 
+        Only selected sets require a gradient, so that none waits for one in vain. None leaves this as it is.
+
         Args:
             sets: a name for all samples, a list with one name (or None) per sample, or None for no vectors.
 
@@ -95,6 +96,9 @@ class SpecialTokens(nn.Module):
             raise SepNormError(
                 f"a set is chosen by its name, a list of names, one for each sample, or None, found {sets!r}."
             )
+        used = {self.in_use} if isinstance(self.in_use, str) else set(self.in_use or ()) - {None}
+        for name in self.names if used else ():
+            self.vectors(name).requires_grad_(name in used)
 
     def _known(self, name: Any) -> str:
         if name not in self.names:
@@ -136,7 +140,7 @@ class SpecialTokens(nn.Module):
                 f"set_special got names of sets for {len(each)} samples, and this batch has {batch}: give one for each sample."
             )
         distinct = [name for name in dict.fromkeys(each) if name is not None]
-        rows = [self.vectors(name)[layer] for name in distinct]
+        rows = [self._of_layer(name, layer) for name in distinct]
         table = torch.cat([hidden.new_zeros(1, self.width, dtype=torch.float32), *rows])
         if not isinstance(sets, str):
             start = {name: number * len(self.kinds) for number, name in enumerate(distinct)}
@@ -147,6 +151,14 @@ class SpecialTokens(nn.Module):
         found = F.dropout(found, self.dropout, self.training).to(hidden.dtype)
         if found.stride() != hidden.stride():  # keep the memory layout: rounding of matrix products depends on it
             found = torch.empty_like(hidden).copy_(found)
+        return found
+
+    def _of_layer(self, name: str, layer: int) -> Tensor:
+        """The vectors (kinds, width) of a set before a layer. Torch would drop their gradient if another set is selected."""
+        vectors = self.vectors(name)
+        found = vectors[layer]
+        if found.requires_grad and not torch.compiler.is_compiling() and not transforms_active():
+            found.register_hook(lambda gradient: _require_gradient(vectors, name))
         return found
 
     def attach(self, model: nn.Module, modules: list[nn.Module]) -> None:
@@ -210,6 +222,14 @@ class _Add:
             self.serial, self.calls = self.special.positions.serial, 0
         self.calls += 1
         return self.numbers[(self.calls - 1) % len(self.numbers)]
+
+
+def _require_gradient(vectors: Tensor, name: str) -> None:
+    if not vectors.requires_grad:
+        raise SepNormError(
+            f"the set {name!r} was in use in the forward pass, and another one is selected before the backward pass: call "
+            "backward before set_special, or put the samples of both into one batch, with a list of names."
+        )
 
 
 def require_name(name: Any) -> str:

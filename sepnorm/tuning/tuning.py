@@ -15,6 +15,7 @@ from sepnorm.surgery.families import is_sentence_module
 from sepnorm.surgery.pass_context import models_around
 from sepnorm.surgery.replacement import restore_fast_path, use_no_nested_tensor
 from sepnorm.surgery.weights import require_weights, require_whole
+from sepnorm.tuning.freezing import Frozen, frozen_of
 from sepnorm.tuning.layers import find_layers
 from sepnorm.tuning.positions import kinds_of
 from sepnorm.tuning.reports import TuningReport
@@ -23,11 +24,12 @@ from sepnorm.tuning.special_tokens import SpecialTokens, require_name
 #: Name of the child module that holds the vectors.
 CHILD = "special_tokens"
 TRAINED = ("vectors", "cls_norm")
+_TOKENS = ("cls", "sep")
 
 
 def tune_special(
     model: nn.Module,
-    tokens: str | Sequence[str] | Mapping[str, int | None] = ("cls", "sep"),
+    tokens: str | Sequence[str] | Mapping[str, int | None] = _TOKENS,
     *,
     train: str = "vectors",
     name: str = "default",
@@ -42,12 +44,13 @@ def tune_special(
     input, so its residual connection sees it too. The vectors (layers, kinds, width) start at zero and change no output
     at first. ``train="cls_norm"`` trains the weights and biases of the [CLS] norms of a converted model.
 
-    All other parameters of the encoder are frozen. Parameters outside of it, such as a classifier, are trained.
+    All other parameters of the encoder are frozen, and batch norms among them use their running statistics and do not
+    move them. Parameters outside of it, such as a classifier, are trained.
 
     Afterwards ``model.set_special`` selects a set of vectors: a name, None for the model without vectors, or a list
-    with one name per sample of the next batches. A model that is called without ids, for instance with
-    ``inputs_embeds``, takes ``special_mask=``: integers (batch, tokens), 0 for ordinary tokens and k for tokens of the
-    k-th kind. ``sepnorm.tuning`` has ``save``, ``load``, ``merge`` and ``remove``.
+    with one name per sample of the next batches. Only selected sets are trained. A model that is called without ids,
+    for instance with ``inputs_embeds``, takes ``special_mask=``: integers (batch, tokens), 0 for ordinary tokens and k
+    for tokens of the k-th kind. ``sepnorm.tuning`` has ``save``, ``load``, ``merge`` and ``remove``.
 
     Args:
         model: any model that ``convert`` accepts, converted or not.
@@ -55,7 +58,7 @@ def tune_special(
             leading tokens of an image model, which share one vector per layer. ``"sep"`` and other names are found in
             the input ids, by the ``..._token_id`` of the tokeniser or the config. Or the ids: ``{"cls": 101, "sep":
             102}``.
-        train: ``"vectors"`` or ``"cls_norm"``.
+        train: ``"vectors"`` or ``"cls_norm"``. The latter takes no ``tokens``, ``name`` and ``dropout``.
         name: name of the set of vectors. A new name on a model with vectors adds another set.
         dropout: probability of dropping an added number in training.
         tokenizer: tokeniser of the model, to look up the ids of special tokens. By default that of a
@@ -67,7 +70,7 @@ def tune_special(
 
     Raises:
         SepNormError: if the model lacks one of the ``tokens``, has no layers that can be found, has other vectors
-            already, or is compiled, wrapped or sharded.
+            already, or is compiled, wrapped or sharded; if ``train="cls_norm"`` comes with options of vectors.
 
     >>> encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
     >>> tune_special(encoder, "cls").parameters  # 2 layers of 16 channels
@@ -89,6 +92,16 @@ def tune_special(
             raise SepNormError(
                 "the model has special vectors: sepnorm.tuning.remove(model) them before its [CLS] norms are tuned."
             )
+        ignored = [
+            key
+            for key, value, usual in (("tokens", tokens, _TOKENS), ("name", name, "default"), ("dropout", dropout, 0))
+            if value != usual
+        ]
+        if ignored:
+            raise SepNormError(
+                f"train='cls_norm' trains no vectors, and {', '.join(f'{key}=' for key in ignored)} would be for vectors: leave "
+                "this out."
+            )
         return _tune_norms(model, example)
     layers = find_layers(model, example)
     kinds = kinds_of(model, tokens, tokenizer, layers)
@@ -98,7 +111,6 @@ def tune_special(
     if special is None:
         _require_free(model)
         special = SpecialTokens(kinds, len(layers.calls), layers.width, layers.token_dim, dropout)
-        special.frozen_before = _without_gradient(model)
     elif special.kinds != kinds or special.dropout != dropout:
         raise SepNormError(
             f"the model has vectors for {', '.join(map(str, special.kinds))} with dropout {special.dropout:g}, and all "
@@ -112,10 +124,11 @@ def tune_special(
         special.attach(model, modules)
         _hand_on_padded(model)
     special.use(name)
-    own = {id(p): key for key, p in model.named_parameters()}
-    sets, at = ", ".join(map(repr, special.names)), ", ".join(map(str, kinds))
-    what = f"vectors {sets} at {at} before each of {special.layers} layers"
-    return _freeze(model, [own[id(p)] for p in special.parameters()], head, what, layers.sites.remarks)
+    _note(model, modules)
+    vectors = special.vectors(name)
+    trained = [key for key, parameter in model.named_parameters() if parameter is vectors]
+    what = f"vectors {name!r} at {', '.join(map(str, kinds))} before each of {special.layers} layers"
+    return _freeze(model, trained, head, what, layers.sites.remarks)
 
 
 def _home(model: nn.Module, layers: list[nn.Module]) -> nn.Module:
@@ -150,8 +163,15 @@ def _tune_norms(model: nn.Module, example: Any) -> TuningReport:
             f"the [CLS] norms of {type(model).__name__} have no weights or biases, so nothing can be trained."
         )
     layers = find_layers(model, example)
+    _note(model, [call.module for call in layers.calls])
     what = f"weights and biases of {len(norms)} [CLS] norms"
     return _freeze(model, trained, layers.head(model), what, layers.sites.remarks)
+
+
+def _note(model: nn.Module, layers: list[nn.Module]) -> None:
+    """Records what is trained before anything is frozen, unless a former call has."""
+    if frozen_of(model) is None:
+        Frozen(model).attach(model, layers)
 
 
 def _freeze(model: nn.Module, trained: list[str], outside: list[str], what: str, notes: list[str]) -> TuningReport:
@@ -170,15 +190,29 @@ def _freeze(model: nn.Module, trained: list[str], outside: list[str], what: str,
 
 
 def remove(model: nn.Module) -> None:
-    """Removes all sets of special vectors. Outputs and trainable parameters are then as before ``tune_special``.
+    """Undoes ``tune_special``: removes all sets of vectors, and trains what was trained before it.
+
+    Without vectors outputs are those from before. [CLS] norms keep what they have learnt.
 
     Args:
-        model: a model with special vectors. Changed in place.
+        model: a model after ``tune_special``. Changed in place.
 
     Raises:
-        SepNormError: if the model has no special vectors.
+        SepNormError: if nothing of the model is tuned.
     """
-    special = require_special(model)
+    require_module(model)
+    special, frozen = special_of(model), frozen_of(model)
+    if special is None and frozen is None:
+        raise SepNormError(
+            f"{type(model).__name__} has no special vectors or [CLS] norms that are tuned: sepnorm.tune_special(model) first."
+        )
+    if frozen is not None:
+        frozen.release(model)
+    if special is not None:
+        _take_out(model, special)
+
+
+def _take_out(model: nn.Module, special: SpecialTokens) -> None:
     special.detach(model)
     for module in list(model.modules()):
         if getattr(module, CHILD, None) is special:
@@ -187,8 +221,6 @@ def remove(model: nn.Module) -> None:
             del module.set_special
     if not any(isinstance(module, TokenNorm) for module in model.modules()):
         restore_fast_path(model)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in special.frozen_before)
 
 
 def special_of(model: nn.Module) -> SpecialTokens | None:
@@ -203,10 +235,6 @@ def require_special(model: Any) -> SpecialTokens:
     if found is None:
         raise SepNormError(f"{type(model).__name__} has no special vectors: sepnorm.tune_special(model) puts them in.")
     return found
-
-
-def _without_gradient(model: nn.Module) -> frozenset[str]:
-    return frozenset(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
 
 
 def _hand_on_padded(model: nn.Module) -> None:

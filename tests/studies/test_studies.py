@@ -57,6 +57,13 @@ def test_parts_that_share_a_folder_differ_in_nothing_but_their_arms():
                 assert kept.setdefault((scale, part.folder), base) == base
 
 
+def test_mixtures_are_studied_on_flowers_too():
+    cifar, flowers = STUDIES["mixture"].parts["small"]
+    assert (cifar.name, flowers.name) == ("cifar10-steps", "flowers-steps") and cifar.norms == flowers.norms
+    assert (configs_of(cifar, {})[0].epochs, configs_of(flowers, {})[0].epochs) == (8, 12)
+    assert configs_of(flowers, {})[0].probes
+
+
 def test_published_tables_are_whole():
     for header, rows in (published.IMAGES, published.UNIFORMITY, published.TEXT, published.MOLECULES, published.LAMBDA):
         assert all(len(row) == len(header) for row in rows)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
 from sepnorm import SepNormError
+from sepnorm.commands.app import app
 from sepnorm.domains.images.config import PRESETS, ImageConfig
 from sepnorm.training.configs import parse_changes, preset
 
@@ -28,11 +30,22 @@ def test_changes_are_read_and_applied():
         ({"heads": 5}, "width 64 cannot be divided among 5 heads"),
         ({"uniformity_on": "token"}, "uniformity_on='token'"),
         ({"batch_size": 1}, "batch_size=1"),
+        (
+            {"norm": "bn+mix", "statistics": "step"},
+            "a mixture is fitted to one batch at a time: statistics=step is for",
+        ),
+        ({"norm": "Mixture", "statistics": "step"}, "statistics=step is for batch norms alone"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, said):
     with pytest.raises(SepNormError, match=said):
         PRESETS["demo"].changed(changes)
+
+
+def test_a_dry_run_refuses_it_too():
+    words = ["compare", "images", "--norms", "ln,bn+mix", "--set", "statistics=step", "--dry-run"]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code and "statistics=step is for batch norms alone" in str(found.exception)
 
 
 def test_a_setting_without_value_and_an_unknown_preset_are_refused():

@@ -1,4 +1,4 @@
-"""Vectors by themselves: written, read, merged into norms."""
+"""Vectors by themselves: written and read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from models import bert, text_model
-from torch import nn
 
 import sepnorm
 from sepnorm import SepNormError, tuning
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_tuning import SEP, hidden, tuned, with_sep, zoo_model
+from test_tuning import SEP, hidden, tuned, with_sep
 
 
 def test_a_folder_holds_the_vectors_alone_and_brings_them_back(tmp_path):
@@ -37,7 +36,7 @@ def test_a_folder_holds_the_vectors_alone_and_brings_them_back(tmp_path):
     assert torch.equal(hidden(plain, inputs), hidden(model, inputs))
     assert report.parameters == 64 and plain.special_tokens.dropout == 0.1
     report = tuning.load(plain, tmp_path / "sst2", name="again")
-    assert report.parameters == 128 and "vectors 'sst2', 'again' at" in str(report)  # both train where they are in use
+    assert report.parameters == 64 and "vectors 'again' at" in str(report)  # the set in use alone
     plain.set_special(["again", "sst2"] * 3)
     torch.testing.assert_close(hidden(plain, inputs), hidden(model, inputs))
     with pytest.raises(SepNormError, match="one set is saved at a time"):
@@ -118,68 +117,3 @@ def test_vectors_of_a_model_with_other_layers(tmp_path):
     tuning.save(model, tmp_path)
     with pytest.raises(SepNormError, match="vectors is \\(2, 2, 16\\) there and \\(3, 2, 16\\) here"):
         tuning.load(bert(num_hidden_layers=3), tmp_path)
-
-
-@pytest.mark.parametrize("converted", [False, True])
-@pytest.mark.parametrize("name", ["BERT", "DistilBERT", "MPNet", "DeBERTa", "Nomic BERT"])
-def test_a_vector_at_cls_is_the_bias_of_its_norm(name, converted):
-    """With the norm of the embeddings for the first layer; in double precision they are alike to 1e-12."""
-    for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-12)):
-        torch.manual_seed(0)
-        model = zoo_model(name).to(dtype)
-        with torch.no_grad():
-            for module in model.modules():
-                if isinstance(module, nn.LayerNorm):
-                    module.weight.uniform_(0.5, 1.5), module.bias.uniform_(-0.5, 0.5)
-        if converted:
-            sepnorm.convert(model, "ln+ln", sites="degenerate")
-        inputs = with_sep()
-        tuned(model, "cls")
-        expected = hidden(model, inputs)
-        report = tuning.merge(model)
-        assert (report is None) == converted and not hasattr(model, "special_tokens")
-        found = hidden(model, inputs)
-        kept = inputs["attention_mask"].bool()
-        assert float((found - expected)[kept].abs().max()) <= tolerance * max(1, float(expected.abs().max()))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ViT", "layers.0 of ViTModel is not handed the output of a norm as it is"),
-        ("RoBERTa, norm first", "encoder.layer.1 of RobertaPreLayerNormModel is not handed"),
-        ("ELECTRA", "encoder.layer.0 of ElectraModel is not handed"),
-    ],
-)
-def test_merging_is_refused_where_it_is_not_the_same(name, message):
-    model = zoo_model(name)
-    tuned(model, "cls")
-    with pytest.raises(SepNormError, match=message):
-        tuning.merge(model)
-    assert model.special_tokens.in_use == "default"
-
-
-def test_merging_is_refused_where_a_norm_has_other_readers():
-    """A convolution of DeBERTa-v2 reads the embeddings beside the first layer."""
-    import transformers as T
-    from zoo import TEXT
-
-    model = T.DebertaV2Model(T.DebertaV2Config(**TEXT, conv_kernel_size=3)).eval()
-    tuned(model, "cls")
-    with pytest.raises(SepNormError, match="is also used elsewhere in the model"):
-        tuning.merge(model)
-
-
-def test_merging_is_of_cls_alone_and_of_one_set():
-    model = bert()
-    tuned(model)
-    with pytest.raises(SepNormError, match="'default' has some of sep"):
-        tuning.merge(model)
-    model.set_special(None)
-    with pytest.raises(SepNormError, match="in use is None"):
-        tuning.merge(model)
-    converted = bert()
-    sepnorm.convert(converted, "ln+ln")
-    tuned(converted, "cls")
-    with pytest.raises(SepNormError, match="all of them converted or none"):
-        tuning.merge(converted)

@@ -229,7 +229,6 @@ def test_two_sets_in_one_batch_are_each_alone():
     model, inputs = bert(), with_sep(4)
     tuned(model, name="a", seed=1)
     tuned(model, name="b", seed=2)
-    assert all(p.requires_grad == name.startswith("special_tokens.") for name, p in model.named_parameters())
     alone = {}
     for name in ("a", "b", None):
         model.set_special(name)
@@ -249,6 +248,43 @@ def test_two_sets_in_one_batch_are_each_alone():
     model.set_special("a")
     model(**inputs).last_hidden_state.sum().backward()
     assert model.special_tokens.vectors("b").grad is None  # a set that is not in use is not trained
+
+
+def trainable(model: nn.Module) -> list[str]:
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def test_only_sets_in_use_are_trained_and_reported():
+    model, inputs = bert(), with_sep(4)
+    tuned(model, name="a")
+    report = sepnorm.tune_special(model, {"cls": None, "sep": SEP}, name="b")
+    assert report.parameters == 64 and list(report.tuned) == trainable(model) == ["special_tokens.of_b"]
+    assert report.total == sum(parameter.numel() for parameter in model.parameters())
+    model.set_special("a")
+    assert trainable(model) == ["special_tokens.of_a"]
+    model.set_special(["a", None, "b", None])
+    assert trainable(model) == ["special_tokens.of_a", "special_tokens.of_b"]
+    model.set_special("a")
+    out = model(**inputs).last_hidden_state.sum()
+    model.set_special("b")
+    with pytest.raises(SepNormError, match="the set 'a' was in use in the forward pass, and another one is selected"):
+        out.backward()
+
+
+def test_two_sets_under_distributed_data_parallel(tmp_path):
+    """It waits for a gradient of every parameter that requires one."""
+    model, inputs = bert().train(), with_sep(4)
+    model.pooler.requires_grad_(False)
+    tuned(model, name="a")
+    tuned(model, name="b")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    try:
+        parallel = nn.parallel.DistributedDataParallel(model)
+        for _ in range(3):
+            parallel(**inputs).last_hidden_state.sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert model.special_tokens.vectors("b").grad.any() and model.special_tokens.vectors("a").grad is None
 
 
 def unfused(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
@@ -348,10 +384,25 @@ def test_molecules():
     assert model.special_tokens.vectors("default").grad.any()
 
 
+def test_molecules_with_a_mixture_norm_as_pretraining_leaves_them():
+    """The responsibilities of a mixture are a softmax, which is not attention."""
+    graphormer = pytest.importorskip("sepnorm.domains.molecules.graphormer")
+    config = graphormer.GraphormerConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
+    )
+    model = graphormer.GraphormerModel(config)
+    sepnorm.convert(model, "bn+mix", sites="final")
+    for _ in range(2):
+        model.train()(**model.dummy_inputs)  # now the mixture has more than one component
+    before = hidden(model.eval(), model.dummy_inputs)
+    assert sepnorm.tune_special(model, "cls").parameters == 32
+    assert torch.equal(hidden(model, model.dummy_inputs), before)
+
+
 # ---- beside other surgery, and other libraries --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("norm", ["ln+ln", "bn+bn"])
+@pytest.mark.parametrize("norm", ["ln+ln", "bn+bn", "bn+mix", "mix+ln"])
 def test_before_and_after_a_conversion(norm):
     torch.manual_seed(0)
     inputs, first, second = with_sep(), bert(), None
@@ -386,6 +437,15 @@ def test_the_norms_of_cls_alone():
     assert all(".cls_norm." in name for name in report.tuned)
     with pytest.raises(SepNormError, match="has no norm of \\[CLS\\] of its own"):
         sepnorm.tune_special(bert(), train="cls_norm")
+
+
+def test_norms_of_cls_take_no_options_of_vectors():
+    model = bert()
+    sepnorm.convert(model, "ln+ln", sites="all")
+    for options in (dict(tokens="cls"), dict(name="sst2"), dict(dropout=0.5)):
+        with pytest.raises(SepNormError, match=f"trains no vectors, and {next(iter(options))}= would be for vectors"):
+            sepnorm.tune_special(model, train="cls_norm", **options)
+    assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 class Checkpointed(Own):
@@ -577,7 +637,7 @@ def test_a_special_token_that_never_comes_is_said():
 
 def test_sets_that_are_not_there_or_differ():
     model = bert()
-    with pytest.raises(SepNormError, match="BertModel has no special vectors"):
+    with pytest.raises(SepNormError, match="BertModel has no special vectors or"):
         tuning.remove(model)
     tuned(model, name="sst2")
     with pytest.raises(SepNormError, match="unknown set 'sst': choose from sst2"):
