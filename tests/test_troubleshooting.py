@@ -927,6 +927,17 @@ def _(here: Here) -> str:
     return here.run("pretrain", "images", "--set", "sharded=true", "--out", "o")
 
 
+@case("spreads a model over several processes, and each run of a comparison has one")
+def _(here: Here) -> str:
+    return here.run("compare", "images", "--set", "sharded=true", "--out", "o")
+
+
+@case("which would all begin the same runs")
+def _(here: Here) -> str:
+    here.monkeypatch.setenv("WORLD_SIZE", "2")
+    return here.run("compare", "images", "--out", "o")
+
+
 @case("is an address, and only pretrain on images or text reads from one")
 def _(here: Here) -> str:
     return here.run("pretrain", "images", "--data", "s3://bucket/images", "--out", "o")
@@ -952,6 +963,13 @@ def _(here: Here) -> str:
     from sepnorm.training.prefetch import _gone
 
     return _gone(-9)
+
+
+@case("a worker that reads the stream ahead failed by")
+def _(here: Here) -> str:
+    from sepnorm.training.prefetch import _told
+
+    return str(_told(KeyError("image")))
 
 
 @case("statistics=step works with one batch norm")

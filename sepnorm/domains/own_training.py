@@ -19,6 +19,7 @@ from sepnorm.domains.comparison import keep_earlier, short_text, write_compariso
 from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, SepNormWarning
 from sepnorm.experiment.comparison import Comparison
 from sepnorm.experiment.comparison import compare as compare_configs
+from sepnorm.experiment.launcher_settings import refuse_many_processes
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.runs import Outcome, record_failure
 from sepnorm.files import make_folder, write_text
@@ -106,6 +107,7 @@ def compare(
     Raises:
         SepNormError: if an argument is wrong, a run failed, or runs return different metrics.
     """
+    refuse_many_processes()
     if not callable(run):
         raise SepNormError(f"run must be a function of an arm, a seed and a folder, found {run!r}.")
     declared = declare(metrics)

@@ -19,7 +19,7 @@ from processes import IMAGES, jobs, worker
 import sepnorm
 from sepnorm.domains import open_domain
 from sepnorm.errors import SepNormError
-from sepnorm.training.sharding import check_sharding
+from sepnorm.training.sharding import check_sharding, refuse_sharding
 
 SHORT = {"max_steps": 8, "checkpoints": 3}
 DOMAINS = ("images", "text", "masked")
@@ -90,3 +90,9 @@ def test_sharding_takes_several_processes_and_is_asked_for_by_the_config(monkeyp
     with pytest.raises(SepNormError, match="--set sharded=true"):
         check_sharding(config)
     check_sharding(config.changed({"sharded": True}))
+    with pytest.raises(SepNormError, match="each run of a comparison has one process: start it without accelerate"):
+        refuse_sharding(config)
+    with pytest.raises(SepNormError, match="leave it out, or train each norm by sepnorm pretrain"):
+        refuse_sharding(config.changed({"sharded": True}))
+    monkeypatch.delenv("ACCELERATE_USE_FSDP")
+    refuse_sharding(config)
