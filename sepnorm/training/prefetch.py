@@ -23,6 +23,10 @@ from sepnorm.training.configs import RunConfig
 
 _AHEAD = 2  # batches that wait for the training step, of each worker
 _DIES_WITH_PARENT = 1  # Linux: the option of prctl
+_NO_ROOM = (
+    "a worker that reads the stream ahead ran out of shared memory: give the container more of it (docker run "
+    "--shm-size=8g), or read in the training process by --set workers=0."
+)
 
 
 def prefetched(
@@ -140,6 +144,9 @@ def _make(steps: StreamedSteps, numbers: range, made: Any) -> None:
     try:
         for number in numbers:
             batch = steps[number]
+            for value in batch.values():  # here, since the thread of the queue drops what does not fit
+                if torch.is_tensor(value):
+                    value.share_memory_()
             made.put((steps.place, batch))
     except Exception as error:
         made.put(error if isinstance(error, SepNormError) else _told(error))
@@ -150,8 +157,10 @@ def _make(steps: StreamedSteps, numbers: range, made: Any) -> None:
 def _told(error: Exception) -> SepNormError:
     """An error of any library as one that another process can be sent: some cannot be pickled, or made again from it."""
     told = SepNormError(
-        f"a worker that reads the stream ahead failed by {type(error).__name__}: {one_line(error)}. Reading in the training "
-        "process, by --set workers=0, shows where."
+        _NO_ROOM
+        if "shared memory" in str(error)  # as torch says it in a plain RuntimeError
+        else f"a worker that reads the stream ahead failed by {type(error).__name__}: {one_line(error)}. Reading in the "
+        "training process, by --set workers=0, shows where."
     )
     told.add_note("".join(traceback.format_exception(error)))
     return told
@@ -159,10 +168,7 @@ def _told(error: Exception) -> SepNormError:
 
 def _gone(code: int | None) -> str:
     if code == -signal.SIGBUS:
-        return (
-            "a worker that reads the stream ahead ran out of shared memory: give the container more of it (docker run "
-            "--shm-size=8g), or read in the training process by --set workers=0."
-        )
+        return _NO_ROOM
     why = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
     return (
         f"a worker that reads the stream ahead is gone ({why}), often for want of memory: lower stream or workers, and run the "

@@ -135,6 +135,22 @@ def test_an_error_that_cannot_be_sent_is_told_of_and_nothing_hangs(shards):
 
 
 @pytest.mark.timeout(60)
+def test_a_batch_that_shared_memory_has_no_room_for_is_told_of_and_not_left_out(shards, monkeypatch):
+    share = torch.Tensor.share_memory_
+
+    def full(batch: torch.Tensor) -> torch.Tensor:
+        if 7 in batch:
+            raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+        return share(batch)
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    steps = steps_of(shards, 1)
+    with pytest.raises(SepNormError, match=r"ran out of shared memory: give the container more of it .*--shm-size"):
+        batches(steps, range(40))
+    steps.close()
+
+
+@pytest.mark.timeout(60)
 def test_what_fails_here_while_a_worker_runs_is_told_of_too(shards, monkeypatch):
     steps = steps_of(shards, 1)
 
