@@ -938,7 +938,7 @@ def _(here: Here) -> str:
     return here.run("compare", "images", "--out", "o")
 
 
-@case("is an address, and only pretrain on images or text reads from one")
+@case("is an address, and only pretrain reads from one, as a stream")
 def _(here: Here) -> str:
     return here.run("pretrain", "images", "--data", "s3://bucket/images", "--out", "o")
 
