@@ -140,7 +140,9 @@ def test_a_batch_that_shared_memory_has_no_room_for_is_told_of_and_not_left_out(
 
     def full(batch: torch.Tensor) -> torch.Tensor:
         if 7 in batch:
-            raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+            raise RuntimeError(
+                "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
+            )
         return share(batch)
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
