@@ -119,6 +119,11 @@ def is_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or _says(error, words)
 
 
+def may_pass(error: BaseException | None) -> bool:
+    """Whether a run that raised this may succeed when it is tried again: a file system, a network, or lack of memory."""
+    return isinstance(error, OSError) or (error is not None and is_of_memory(error))
+
+
 def is_of_lost_process(error: BaseException) -> bool:
     """Whether an error of gloo or NCCL means that another rank is gone."""
     return isinstance(error, RuntimeError) and _says(error, ("Connection", "gloo", "NCCL", "peer", "imed out"))

@@ -971,7 +971,18 @@ def _(here: Here) -> str:
     return here.run("pretrain", "images", "--set", "sharded=true", "--out", "o")
 
 
-@case("is an address, and only pretrain on images or text reads from one")
+@case("spreads a model over several processes, and each run of a comparison has one")
+def _(here: Here) -> str:
+    return here.run("compare", "images", "--set", "sharded=true", "--out", "o")
+
+
+@case("which would all begin the same runs")
+def _(here: Here) -> str:
+    here.monkeypatch.setenv("WORLD_SIZE", "2")
+    return here.run("compare", "images", "--out", "o")
+
+
+@case("is an address, and only pretrain reads from one, as a stream")
 def _(here: Here) -> str:
     return here.run("pretrain", "images", "--data", "s3://bucket/images", "--out", "o")
 
@@ -1001,6 +1012,13 @@ def _(here: Here) -> str:
 case("a mixture is fitted to one batch at a time")(
     lambda here: PRESETS["demo"].changed({"norm": "mix", "statistics": "step"})
 )
+
+
+@case("a worker that reads the stream ahead failed by")
+def _(here: Here) -> str:
+    from sepnorm.training.prefetch import _told
+
+    return str(_told(KeyError("image")))
 
 
 @case("statistics=step works with one batch norm")

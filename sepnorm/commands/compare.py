@@ -112,9 +112,10 @@ def compare(
     from sepnorm.domains import open_domain
     from sepnorm.domains.comparison import compare_domain, parse_arms, plan
     from sepnorm.domains.planning import config_of, default_folder, given_settings, refuse_beside
-    from sepnorm.experiment.launcher_settings import parse_launcher
+    from sepnorm.experiment.launcher_settings import parse_launcher, refuse_many_processes
     from sepnorm.report.progress import training_progress
 
+    refuse_many_processes()
     parse_launcher(launcher)
     known = open_domain(domain)
     arms = parse_arms(norms or known.arms, lambdas, targets)

@@ -80,11 +80,12 @@ def _study(
     quiet: bool,
 ) -> None:
     from sepnorm.domains.planning import refuse_beside
-    from sepnorm.experiment.launcher_settings import parse_launcher
+    from sepnorm.experiment.launcher_settings import parse_launcher, refuse_many_processes
     from sepnorm.studies.parts import check_parts, parse_copies, parts_of
     from sepnorm.studies.plan import find_study
     from sepnorm.training.configs import parse_changes
 
+    refuse_many_processes()
     parse_launcher(launcher)
     found, given = find_study(name, ours), parse_changes(changes)
     if device is not None:

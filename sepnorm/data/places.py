@@ -46,8 +46,8 @@ def require_here(name: str, what: str = "file or folder") -> None:
     """Raises for a missing path and for a URL. Accepts names that may be on the Hub."""
     if is_address(name):
         raise UnreadableDataError(
-            f"{name} is an address, and only pretrain on images or text reads from one, as a stream: add --set stream=SAMPLES, or "
-            f"download it and name the {what}."
+            f"{name} is an address, and only pretrain reads from one, as a stream: add --set stream=SAMPLES, or download it "
+            f"and name the {what}."
         )
     try:
         there = os.path.lexists(name)

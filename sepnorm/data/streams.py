@@ -131,8 +131,8 @@ def _rows(files: list[str]) -> Iterator[dict[str, Any]]:
 class Stream:
     """An endless stream of the samples of one reader. The order of shards changes every epoch.
 
-    Shards are divided among the readers. If there are fewer shards than readers, each reader reads all shards and uses
-    its part of the rows.
+    Shards are divided among the readers. If there are fewer shards than readers, each reader reads all shards, in
+    the same order, and uses its part of the rows.
 
     Args:
         source: name of the data, for messages.
@@ -182,9 +182,9 @@ class Stream:
 
     def _endless(self) -> Iterator[Any]:
         while True:
-            order = torch.randperm(
-                len(self._own), generator=seeded(self._seed, self._epoch * self._parts + self._part, 3)
-            ).tolist()
+            # Readers that share the rows of all shards count them, and so must read the shards in one order.
+            number = self._epoch * self._parts + self._part if self._apart else self._epoch
+            order = torch.randperm(len(self._own), generator=seeded(self._seed, number, 3)).tolist()
             while self._place < len(order):
                 yield from self._samples_of(self._own[order[self._place]])
                 self._place, self._shard, self._kept = self._place + 1, None, None

@@ -59,10 +59,12 @@ def compare_domain(
     require_writable(folder)
     from sepnorm.experiment.running import compare
     from sepnorm.training.devices import check_device
+    from sepnorm.training.sharding import refuse_sharding
 
     domain, base = planned.domain, planned.base
     if launcher == "local":  # other machines may have other devices
         check_device(base.device, base.precision)
+    refuse_sharding(base)
     domain.check(planned.configs)
 
     def run() -> Comparison:

@@ -20,6 +20,7 @@ from sepnorm.arguments import number, require_module, whole
 from sepnorm.domains.comparison import keep_earlier, run_and_write, short_text
 from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, SepNormWarning
 from sepnorm.experiment.comparison import Comparison
+from sepnorm.experiment.launcher_settings import refuse_many_processes
 from sepnorm.experiment.launchers.local import cores
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.running import compare as compare_configs
@@ -122,6 +123,7 @@ def compare(
     Raises:
         SepNormError: if an argument is wrong, a run failed, or runs return different metrics.
     """
+    refuse_many_processes()
     if not callable(run):
         raise SepNormError(f"run must be a function of an arm, a seed and a folder, found {run!r}.")
     declared = declare(metrics)

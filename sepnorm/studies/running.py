@@ -19,6 +19,7 @@ from sepnorm.report.tables import markdown
 from sepnorm.studies.drawing import DRAWERS
 from sepnorm.studies.drawn import Drawn
 from sepnorm.studies.parts import Part, Study, configs_of
+from sepnorm.training.sharding import refuse_sharding
 
 
 def run_study(
@@ -57,6 +58,7 @@ def _compare(
     watch: Watch | None,
 ) -> Comparison:
     base, configs = configs_of(part, given)
+    refuse_sharding(base)
     domain = open_domain(part.domain)
     place = folder / part.folder
     try:

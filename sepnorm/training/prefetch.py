@@ -17,12 +17,16 @@ from typing import Any
 import torch
 
 from sepnorm.data.streams import ReadAhead, Stream
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, one_line
 from sepnorm.training.batching import Place, Samples, Steps, StreamedSteps, read_places, write_places
 from sepnorm.training.configs import RunConfig
 
 _AHEAD = 2  # batches that wait for the training step, of each worker
 _DIES_WITH_PARENT = 1  # Linux: the option of prctl
+_NO_ROOM = (
+    "a worker that reads the stream ahead ran out of shared memory: give the container more of it (docker run "
+    "--shm-size=8g), or read in the training process by --set workers=0."
+)
 
 
 def prefetched(
@@ -118,9 +122,10 @@ class _Worker:
                     continue
                 self._fetched.put(SepNormError(_gone(self._process.exitcode)))
                 return
-            except (OSError, EOFError, ValueError):  # it ended before the memory of a batch was handed over
+            except Exception as error:  # most often it ended before the memory of a batch was handed over
                 self._process.join(1)
-                self._fetched.put(SepNormError(_gone(self._process.exitcode)))
+                running = self._process.is_alive()
+                self._fetched.put(_told(error) if running else SepNormError(_gone(self._process.exitcode)))
                 return
 
     def close(self) -> None:
@@ -139,21 +144,31 @@ def _make(steps: StreamedSteps, numbers: range, made: Any) -> None:
     try:
         for number in numbers:
             batch = steps[number]
+            for value in batch.values():  # here, since the thread of the queue drops what does not fit
+                if torch.is_tensor(value):
+                    value.share_memory_()
             made.put((steps.place, batch))
     except Exception as error:
-        if not isinstance(error, SepNormError):
-            error.add_note(f"in a worker that reads ahead:\n{traceback.format_exc()}")
-        made.put(error)
+        made.put(error if isinstance(error, SepNormError) else _told(error))
     while True:  # the memory of batches that were not fetched yet is ours
         signal.pause()
 
 
+def _told(error: Exception) -> SepNormError:
+    """An error of any library as one that another process can be sent: some cannot be pickled, or made again from it."""
+    told = SepNormError(
+        _NO_ROOM
+        if "shared memory" in str(error)  # as torch says it in a plain RuntimeError
+        else f"a worker that reads the stream ahead failed by {type(error).__name__}: {one_line(error)}. Reading in the "
+        "training process, by --set workers=0, shows where."
+    )
+    told.add_note("".join(traceback.format_exception(error)))
+    return told
+
+
 def _gone(code: int | None) -> str:
     if code == -signal.SIGBUS:
-        return (
-            "a worker that reads the stream ahead ran out of shared memory: give the container more of it (docker run "
-            "--shm-size=8g), or read in the training process by --set workers=0."
-        )
+        return _NO_ROOM
     why = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
     return (
         f"a worker that reads the stream ahead is gone ({why}), often for want of memory: lower stream or workers, and run the "

@@ -23,10 +23,28 @@ def check_sharding(config: RunConfig) -> None:
             "sharded=true spreads a model over several processes, and there is one: start the command by torchrun or "
             "accelerate launch with more, or leave it out."
         )
-    if not config.sharded and os.environ.get(_ASKED, "").lower() == "true":
+    if not config.sharded and _asked():
         raise SepNormError(
             f"accelerate was told to shard models ({_ASKED}=true), and this run was not: add --set sharded=true."
         )
+
+
+def refuse_sharding(config: RunConfig) -> None:
+    """Refuses sharding in a comparison, by whatever launcher: each of its runs has one process."""
+    if config.sharded:
+        raise SepNormError(
+            "sharded=true spreads a model over several processes, and each run of a comparison has one: leave it out, or "
+            "train each norm by sepnorm pretrain under torchrun."
+        )
+    if _asked():
+        raise SepNormError(
+            f"accelerate was told to shard models ({_ASKED}=true), and each run of a comparison has one process: start it "
+            "without accelerate launch."
+        )
+
+
+def _asked() -> bool:
+    return os.environ.get(_ASKED, "").lower() == "true"
 
 
 def trainer_arguments(model: nn.Module) -> dict[str, Any]:

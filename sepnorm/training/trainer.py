@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from sepnorm.data.choices import seeded
 from sepnorm.distributed import check_joined, join, many, meet, part, rank, total, world
 from sepnorm.errors import InterruptedRunError, OthersDoneError, SepNormError, one_line
 from sepnorm.training.accumulation import Accumulation
@@ -192,6 +193,8 @@ def _trainer(
         train_dataset=steps,
         callbacks=[watch.callback()],
     )
+    if rank():  # the Trainer seeds all processes alike, and each has samples of its own to drop parts of
+        torch.manual_seed(seeded(config.order_seed, rank(), 4).initial_seed())
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.watch, trainer.accumulation = watch, accumulation
     return trainer

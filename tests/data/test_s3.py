@@ -51,6 +51,10 @@ for shard in range(3):
     texts = [" ".join(words[(n * 7 + i * (shard + 2)) % 13] for i in range(3 + n % 5)) + f" {shard} {n}" for n in range(50)]
     with system.open(f"bucket/text/{shard}.parquet", "wb") as file:
         pq.write_table(pa.table({"text": texts}), file)
+for shard in range(3):
+    smiles = [f"{a}1{'C' * (n + 2)}{b}1{'O' * shard}" for n in range(12) for a in "CN" for b in "CN"]
+    with system.open(f"bucket/molecules/{shard}.parquet", "wb") as file:
+        pq.write_table(pa.table({"smiles": smiles, "y": [float(len(each)) for each in smiles]}), file)
 """
 
 GOES_ON = """
@@ -71,6 +75,7 @@ assert all(torch.equal(value, resumed.state_dict()[key]) for key, value in whole
 
 TINY = ["width=16", "depth=1", "heads=2", "batch_size=8", "threads=1"]
 IMAGES = [*TINY, "decoder_width=8", "decoder_depth=1", "decoder_heads=2", "channels=3", "stream=32"]
+MOLECULES = [*TINY, "feed_forward=16", "stream=32"]
 TEXT = [*TINY, "model=scratch", "vocabulary=120", "stream=32", "sentences=null"]
 
 
@@ -129,6 +134,12 @@ def test_images_are_streamed_from_s3(server, tmp_path, kind):
 def test_text_is_streamed_from_s3(server, tmp_path):
     python(server, tmp_path, *pretrain("text", "s3://bucket/text/*.parquet", *TEXT))
     assert (tmp_path / "run" / "model").is_dir()
+
+
+def test_molecules_are_streamed_from_s3(server, tmp_path):
+    python(server, tmp_path, *pretrain("molecules", "s3://bucket/molecules", *MOLECULES))
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert 0 < metrics["loss"] < 10 and "test_mae" in metrics
 
 
 def test_a_run_that_streams_from_s3_goes_on_bit_by_bit(server, tmp_path):

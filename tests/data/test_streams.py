@@ -69,8 +69,11 @@ def test_a_stream_goes_on_where_it_was(lines, taken):
     assert other.take(50) == expected
 
 
-@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("world", [2, 3, 5, 7])
 def test_processes_share_the_samples(lines, monkeypatch, world):
+    """Also of shards that differ in length, where the number of a row depends on which shards come before."""
+    with open(lines / "0.txt", "a") as file:
+        file.write("".join(f"\n0 {line}" for line in range(10, 14)))
     monkeypatch.setenv("WORLD_SIZE", str(world))
     found: list[str] = []
     for rank in range(world):
@@ -86,7 +89,7 @@ def test_processes_share_the_samples(lines, monkeypatch, world):
 def stream_of_one(folder: Path, monkeypatch) -> list[str]:
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("RANK", "0")
-    return stream(folder).take(27)
+    return stream(folder).take(31)
 
 
 @pytest.mark.parametrize(

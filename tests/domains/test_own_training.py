@@ -322,6 +322,13 @@ def test_bad_arguments_are_refused_before_anything_runs(tmp_path, changes, said)
     assert not (tmp_path / "runs").exists()
 
 
+def test_many_processes_that_would_all_compare_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SepNormError, match="a comparison was started in 2 processes"):
+        sepnorm.compare(made_up, ARMS, 2, tmp_path / "out", metrics={"accuracy": True})
+    assert not (tmp_path / "out").exists()
+
+
 SCRIPT = """
 import sys, time
 from pathlib import Path

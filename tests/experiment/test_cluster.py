@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from noted_runs import Watching, jobs, metrics
+import torch
+from noted_runs import Noting, Watching, jobs, metrics
 
 from sepnorm import SepNormError
+from sepnorm.domains.own_training import OwnRecipe
 from sepnorm.errors import InterruptedRunError, RunFailedError
 from sepnorm.experiment.launchers.cluster import drive
 from sepnorm.experiment.launchers.jobs import Ended, Tally, attempt
@@ -87,10 +90,36 @@ def test_how_a_job_ends_is_returned(tmp_path, data, ended):
 
 
 def test_what_a_run_raises_is_a_sentence_and_its_traceback_a_file(tmp_path):
-    how, why = attempt(jobs(tmp_path, 1, data="odd")[0], lambda *_: None)
-    assert how == "failed"
-    assert why == f"the run of ln, seed 0 raised ValueError: odd ({tmp_path / '0' / 'error.txt'})."
+    ended = attempt(jobs(tmp_path, 1, data="odd")[0], lambda *_: None)
+    assert ended.how == "failed" and not ended.again
+    assert ended.why == f"the run of ln, seed 0 raised ValueError: odd ({tmp_path / '0' / 'error.txt'})."
     assert "Traceback" in (tmp_path / "0" / "error.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (OSError(116, "Stale file handle"), True),
+        (ConnectionResetError("the peer is gone"), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), True),
+        (MemoryError(), True),
+        (ValueError("odd"), False),
+        (RuntimeError("the shapes differ"), False),
+        (SepNormError("the data are broken, found nothing: repair them."), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_that_may_pass_are_told_apart_from_those_that_stay(tmp_path, monkeypatch, error, again):
+    def fail(*_):
+        raise error
+
+    job = jobs(tmp_path, 1)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(Noting, "run", fail)
+        assert attempt(job, lambda *_: None).again is again
+    of_a_user = replace(job, recipe=OwnRecipe(fail, ()).opened, folder=tmp_path / "own")
+    assert attempt(of_a_user, lambda *_: None).again is again
+    assert attempt(job, lambda *_: None).how == "done" and not (job.folder / "error.txt").exists()
 
 
 def test_a_job_that_is_interrupted_is_stopped(tmp_path):

@@ -13,6 +13,7 @@ from noted_runs import CONFIG, Noting, Watching, jobs, metrics
 
 from sepnorm import SepNormError
 from sepnorm.errors import InterruptedRunError
+from sepnorm.experiment.launcher_settings import refuse_many_processes
 from sepnorm.experiment.launchers import run_jobs
 from sepnorm.experiment.launchers.local import places
 
@@ -136,3 +137,21 @@ def test_unknown_launchers_and_those_not_installed_are_refused(tmp_path, monkeyp
 def test_an_empty_launcher_is_refused(tmp_path):
     with pytest.raises(SepNormError, match="unknown launcher ''"):
         run_jobs(jobs(tmp_path), " ")
+
+
+@pytest.mark.parametrize("words", ["compare images", "compare text --launcher ray", "study sites", "reproduce table1"])
+def test_a_comparison_in_many_processes_is_refused_before_any_work(run, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun and accelerate set it
+    code, out, err = run(*words.split())
+    assert (code, out) == (1, "") and len(err.splitlines()) == 1
+    assert "started in 2 processes (WORLD_SIZE), which would all begin the same runs: start it in one" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_tasks_of_slurm_and_runs_of_a_launcher_may_compare(monkeypatch):
+    for name in ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"):  # srun alone, and submitit
+        monkeypatch.setenv(name, "3")
+    refuse_many_processes()
+    monkeypatch.setenv("WORLD_SIZE", "1")  # torchrun with one process
+    refuse_many_processes()

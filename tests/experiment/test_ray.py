@@ -138,3 +138,34 @@ def test_nobody_at_an_address_is_found_out_at_once(free_port):
         _knock(f"127.0.0.1:{free_port}")
     for address in ("", "auto", "local"):
         _knock(address)
+
+
+STALE = Ended("failed", "the run of ln, seed 0 raised OSError: Stale file handle (error.txt).", again=True)
+
+
+def test_an_error_that_may_pass_is_tried_once_more(tmp_path, caplog):
+    watch = Watching([])
+    ray = StandIn((STALE, None), (Ended("done"), None))
+    runs = runs_on(ray, tmp_path, watch)
+    runs.hand_out(jobs(tmp_path, 1))
+    with caplog.at_level(logging.WARNING, "sepnorm"):
+        while runs.running:
+            runs.look(stopping=False)
+    assert watch.ended == [(0, False)] and len(ray.options) == 2
+    assert "OSError: Stale file handle (error.txt): it is tried once more, from its last checkpoint." in caplog.text
+    runs.tally.close()
+
+
+@pytest.mark.parametrize(
+    ("ends", "stopping", "tries"),
+    [([STALE, STALE], False, 2), ([STALE._replace(again=False)], False, 1), ([STALE], True, 1)],
+)
+def test_an_error_that_stays_is_told_of(tmp_path, ends, stopping, tries):
+    ray = StandIn(*((end, None) for end in ends))
+    runs = runs_on(ray, tmp_path)
+    runs.hand_out(jobs(tmp_path, 1))
+    while runs.running:
+        runs.look(stopping)
+    assert len(ray.options) == tries
+    with pytest.raises(RunFailedError, match="seed 0 raised OSError: Stale file handle"):
+        runs.tally.close()

@@ -107,6 +107,27 @@ def worker(rank: int, world: int, work: dict[str, tuple[str, dict]], folder: str
     torch.save(found, f"{folder}/{world}-{rank}.pt")
 
 
+def dropping(rank: int, world: int, work: dict[str, tuple[str, dict]], folder: str) -> None:
+    """``worker`` on molecules, which also saves the weights at the first step and all masks of dropout, cut to 64 entries."""
+    from sepnorm.domains.molecules import attention
+    from sepnorm.domains.molecules.model import MoleculeModel
+
+    draw, masks, weights = attention.keep_mask, [], {}
+
+    def keep_mask(like: torch.Tensor, dropout: float) -> torch.Tensor:
+        masks.append(draw(like, dropout))
+        return masks[-1]
+
+    def begin(module: torch.nn.Module, given: tuple) -> None:
+        if isinstance(module, MoleculeModel) and not weights:
+            weights.update({name: value.clone() for name, value in module.state_dict().items()})
+
+    attention.keep_mask = keep_mask
+    torch.nn.modules.module.register_module_forward_pre_hook(begin)
+    worker(rank, world, work, folder)
+    torch.save({"weights": weights, "masks": [mask.flatten()[:64] for mask in masks]}, f"{folder}/masks-{rank}.pt")
+
+
 if __name__ == "__main__":  # by torchrun, with a folder that holds what is to be done
     chosen = Path(sys.argv[1])
     worker(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from PIL import Image
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from ports import free_port
-from processes import IMAGES, STEPS, jobs, worker
+from processes import IMAGES, STEPS, dropping, jobs, worker
 
 from sepnorm.domains import open_domain
 from sepnorm.errors import SepNormError
@@ -58,6 +59,28 @@ def test_two_processes_learn_what_one_does(runs, what, norm):
 def test_two_processes_learn_what_one_does_in_float32(runs, what, norm):
     one, two = (found[f"{what} {norm} float32"]["losses"] for found in runs)
     assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=1e-4, abs=1e-4)
+
+
+def test_each_process_drops_out_other_parts_and_the_run_goes_on_bit_by_bit(tmp_path):
+    domain, settings = jobs(tmp_path)["property bn+ln float32"]
+    settings |= {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "max_steps": 8, "checkpoints": 3}
+    found = []
+    for _ in range(2):
+        (tmp_path / "meeting").unlink(missing_ok=True)
+        mp.spawn(dropping, (2, {"dropout": (domain, settings)}, str(tmp_path)), nprocs=2, daemon=True)
+        run = torch.load(tmp_path / "2-0.pt", weights_only=True)["dropout"]
+        found.append((run, *(torch.load(tmp_path / f"masks-{rank}.pt", weights_only=True) for rank in (0, 1))))
+        shutil.rmtree(tmp_path / "2" / "dropout" / "checkpoint-8")
+    (whole, first, second), (resumed, *again) = found
+    assert first["weights"].keys() == second["weights"].keys()
+    assert all(torch.equal(value, second["weights"][name]) for name, value in first["weights"].items())
+    assert len(first["masks"]) == len(second["masks"]) > 8
+    assert not any(torch.equal(*pair) for pair in zip(first["masks"], second["masks"], strict=True))
+    for masks, later in ((first["masks"], again[0]["masks"]), (second["masks"], again[1]["masks"])):
+        assert 0 < len(later) < len(masks)
+        assert all(torch.equal(*pair) for pair in zip(masks[-len(later) :], later, strict=True))
+    assert resumed["losses"] == whole["losses"]
+    assert all(torch.equal(resumed["weights"][name], value) for name, value in whole["weights"].items())
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch):

@@ -17,11 +17,12 @@ from sepnorm import SepNormError
 from sepnorm.data.streams import Stream, open_rows
 from sepnorm.domains.images.config import PRESETS, ImageConfig
 from sepnorm.training.batching import Samples
-from sepnorm.training.prefetch import Prefetched, _gone, prefetched
+from sepnorm.training.prefetch import Prefetched, _gone, _Worker, prefetched
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
 CONFIG = PRESETS["demo"].changed({"batch_size": 4, "max_steps": 40})
 ROWS, BUFFER = 96, 16
+SPOILED = SepNormError("7 is spoiled.")
 
 
 @pytest.fixture
@@ -32,10 +33,23 @@ def shards(tmp_path) -> Path:
     return tmp_path
 
 
-def steps_of(folder: Path, workers: int, config: ImageConfig = CONFIG, spoiled: str = "") -> Prefetched:
+class TwoPartsError(Exception):
+    """As of some libraries, such as botocore: it is pickled by its message, from which it cannot be made again."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"no answer from {host}:{port}")
+
+
+def steps_of(
+    folder: Path,
+    workers: int,
+    config: ImageConfig = CONFIG,
+    spoiled: str = "",
+    error: Exception = SPOILED,
+) -> Prefetched:
     def number(row: dict) -> list[int] | None:
         if row["text"] == spoiled:
-            raise SepNormError(f"{spoiled} is spoiled.")
+            raise error
         return [int(row["text"])]
 
     def read(found: list[int]) -> Samples:
@@ -103,6 +117,57 @@ def test_what_a_worker_refuses_is_said_here_as_it_was_said_there(shards):
     steps = steps_of(shards, 1, spoiled="7")
     with pytest.raises(SepNormError, match=r"^7 is spoiled\.$"):
         batches(steps, range(40))
+    steps.close()
+
+
+@pytest.mark.timeout(60)
+def test_an_error_that_cannot_be_sent_is_told_of_and_nothing_hangs(shards):
+    class LocalError(TwoPartsError):
+        """One that cannot even be pickled."""
+
+    for error in (TwoPartsError("host", 443), LocalError("host", 443)):
+        steps = steps_of(shards, 1, spoiled="7", error=error)
+        said = rf"failed by {type(error).__name__}: no answer from host:443\. Reading in the training process"
+        with pytest.raises(SepNormError, match=said) as caught:
+            batches(steps, range(40))
+        assert "in number" in caught.value.__notes__[0]  # the worker's traceback
+        steps.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_batch_that_shared_memory_has_no_room_for_is_told_of_and_not_left_out(shards, monkeypatch):
+    share = torch.Tensor.share_memory_
+
+    def full(batch: torch.Tensor) -> torch.Tensor:
+        if 7 in batch:
+            raise RuntimeError(
+                "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
+            )
+        return share(batch)
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    steps = steps_of(shards, 1)
+    with pytest.raises(SepNormError, match=r"ran out of shared memory: give the container more of it .*--shm-size"):
+        batches(steps, range(40))
+    steps.close()
+
+
+@pytest.mark.timeout(60)
+def test_what_fails_here_while_a_worker_runs_is_told_of_too(shards, monkeypatch):
+    steps = steps_of(shards, 1)
+
+    def get(timeout: float) -> None:
+        raise RuntimeError("unable to mmap 4096 bytes")
+
+    forked = _Worker.begin
+
+    def begin(worker: _Worker) -> None:
+        worker._made.get = get
+        forked(worker)
+
+    monkeypatch.setattr(_Worker, "begin", begin)
+    with pytest.raises(SepNormError, match="failed by RuntimeError: unable to mmap 4096 bytes"):
+        steps[0]
     steps.close()
 
 

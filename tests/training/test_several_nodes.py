@@ -21,7 +21,7 @@ from ports import free_port
 from processes import IMAGES, jobs, worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-DOMAINS = ("images", "text", "masked")
+RUNS = ("images", "text", "property", "masked")
 STEPS = 24
 WAIT = 15  # seconds that processes wait for each other
 SETTINGS = IMAGES | {"threads": 1, "checkpoints": 11, "monitor": 0, "timeout": WAIT}
@@ -77,18 +77,21 @@ def begin(nodes: Nodes, folder: Path, *options: str) -> list[subprocess.Popen]:
     return started
 
 
-def test_two_hosts_learn_what_one_process_does(nodes, tmp_path):
-    every = jobs(tmp_path)
-    names = [f"{each} bn+ln float32" for each in DOMAINS]
-    work = {name: (every[name][0], every[name][1] | {"max_steps": 8}) for name in names}
+@pytest.mark.parametrize(("delay", "what"), [(0.0, RUNS), (0.2, RUNS[:1])], ids=["near", "far"])
+def test_two_hosts_learn_what_one_process_does(nodes, tmp_path, delay, what):
+    """Also to the end of a run whose every message is under way for 200 ms."""
+    nodes.wire.delay = delay
+    every, steps = jobs(tmp_path), {"max_steps": 6 if delay else 8}
+    work = {name: (every[name][0], every[name][1] | steps) for name in (f"{each} bn+ln float32" for each in what)}
     (tmp_path / "work.json").write_text(json.dumps(work))
     started = nodes.both([str(Path(__file__).parent / "processes.py"), str(tmp_path)], tmp_path)
     for process in started:
-        assert process.wait(timeout=300) == 0, nodes.said(process)
+        assert process.wait(timeout=400) == 0, nodes.said(process)
     mp.spawn(worker, (1, work, str(tmp_path)), nprocs=1, daemon=True)
     one, two = (torch.load(tmp_path / f"{world}-0.pt", weights_only=True) for world in (1, 2))
-    for name in names:
+    for name in work:
         expected = [loss for _, loss in one[name]["losses"]]
+        assert len(expected) == steps["max_steps"]
         assert [loss for _, loss in two[name]["losses"]] == pytest.approx(expected, rel=1e-4, abs=1e-4), name
 
 

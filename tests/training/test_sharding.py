@@ -19,10 +19,10 @@ from processes import IMAGES, jobs, worker
 import sepnorm
 from sepnorm.domains import open_domain
 from sepnorm.errors import SepNormError
-from sepnorm.training.sharding import check_sharding
+from sepnorm.training.sharding import check_sharding, refuse_sharding
 
 SHORT = {"max_steps": 8, "checkpoints": 3}
-DOMAINS = ("images", "text", "masked")
+RUNS = ("images", "accumulated", "text", "property", "masked")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def runs(tmp_path_factory) -> tuple[dict, dict, dict]:
     """By one process, by two that share the weights, and by these again from the last checkpoint but one."""
     folder = tmp_path_factory.mktemp("shards")
     every = jobs(folder)
-    work = {name: (every[name][0], every[name][1] | SHORT) for name in (f"{each} bn+ln float32" for each in DOMAINS)}
+    work = {name: (every[name][0], every[name][1] | SHORT) for name in (f"{each} bn+ln float32" for each in RUNS)}
     work["text bn+ln float32"][1]["learning_rate"] = 1e-3  # or it learns nothing to speak of in so few steps
     for name, (domain, settings) in list(work.items()):
         work[name.replace("float32", "bf16")] = (domain, settings | {"precision": "bf16"})
@@ -46,9 +46,9 @@ def runs(tmp_path_factory) -> tuple[dict, dict, dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-4), ("bf16", 1e-2)])
-@pytest.mark.parametrize("what", DOMAINS)
+@pytest.mark.parametrize("what", RUNS)
 def test_two_processes_with_half_of_the_weights_learn_what_one_does(runs, what, precision, bound):
     one, two = (found[f"{what} bn+ln {precision}"] for found in runs[:2])
     losses = [[loss for _, loss in found["losses"]] for found in (one, two)]
@@ -60,7 +60,7 @@ def test_two_processes_with_half_of_the_weights_learn_what_one_does(runs, what, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("what", DOMAINS)
+@pytest.mark.parametrize("what", RUNS)
 def test_a_sharded_run_that_goes_on_ends_with_the_same_weights(runs, what, precision):
     whole, resumed = (found[f"{what} bn+ln {precision}"] for found in runs[1:])
     assert resumed["losses"] == whole["losses"]
@@ -90,3 +90,9 @@ def test_sharding_takes_several_processes_and_is_asked_for_by_the_config(monkeyp
     with pytest.raises(SepNormError, match="--set sharded=true"):
         check_sharding(config)
     check_sharding(config.changed({"sharded": True}))
+    with pytest.raises(SepNormError, match="each run of a comparison has one process: start it without accelerate"):
+        refuse_sharding(config)
+    with pytest.raises(SepNormError, match="leave it out, or train each norm by sepnorm pretrain"):
+        refuse_sharding(config.changed({"sharded": True}))
+    monkeypatch.delenv("ACCELERATE_USE_FSDP")
+    refuse_sharding(config)

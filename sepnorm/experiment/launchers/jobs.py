@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError
+from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, may_pass
 from sepnorm.experiment.runs import Recipe, perform, record_failure
 from sepnorm.training.configs import ArmConfig
 from sepnorm.training.trainer import Report
@@ -46,10 +46,11 @@ class Job:
 
 
 class Ended(NamedTuple):
-    """How a job ended; ``why`` explains a failure in one sentence."""
+    """How a job ended; ``why`` explains a failure in one sentence, and ``again`` says that another try may succeed."""
 
     how: Literal["done", "stopped", "failed"]
     why: str = ""
+    again: bool = False
 
 
 _opened: dict[
@@ -68,11 +69,12 @@ def attempt(job: Job, report: Report) -> Ended:
     except (KeyboardInterrupt, InterruptedRunError):
         return Ended("stopped")
     except RunFailedError as error:
-        return Ended("failed", str(error))
+        return Ended("failed", str(error), may_pass(error.__cause__))  # what the user's own function raised
     except SepNormError as error:
         return Ended("failed", f"{job.name}, failed: {error}")
     except Exception as error:
-        return Ended("failed", str(record_failure(job.config, job.folder, error)))
+        return Ended("failed", str(record_failure(job.config, job.folder, error)), may_pass(error))
+    (job.folder / "error.txt").unlink(missing_ok=True)  # left by an earlier attempt
     return Ended("done")
 
 

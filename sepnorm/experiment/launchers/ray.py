@@ -119,12 +119,13 @@ def _on(node: str, soft: bool) -> Any:
 
 @dataclass(eq=False)
 class _Try:
-    """A submitted job, its number of attempts, and its node."""
+    """A submitted job, its number of attempts, its node, and whether it was tried again after an error."""
 
     job: Job
     number: int
     count: int = 1
     node: str = ""
+    failed: bool = False
 
 
 @dataclass(eq=False)
@@ -201,6 +202,11 @@ class _Runs:
             self.tally.end(
                 job, f"{job.name}, lost its process {_TRIES} times ({ended.why}), perhaps for want of memory."
             )
+        elif ended.again and not this.failed and not stopping:
+            this.failed = True
+            logger.warning("%s: it is tried once more, from its last checkpoint.", ended.why.rstrip("."))
+            self.tally.begin(job)
+            self._start(this)
         else:
             self.tally.end(job, ended.why)
 
@@ -240,4 +246,4 @@ def _run_here(
         return ended, None
     content = pack(there.folder)
     shutil.rmtree(there.folder, ignore_errors=True)
-    return Ended(ended.how, ended.why.replace(str(there.folder), str(job.folder))), content
+    return ended._replace(why=ended.why.replace(str(there.folder), str(job.folder))), content
