@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def stage_sentences(source: Path, stage: Path, weights: Path | None = None) -> l
             own = size_of(files)
         settings = vet_module(read_named(place) or {}, kind, place, max(size.largest, own.largest))
         if KNOWN[kind].weights:
-            require_fitting(lambda module=module, settings=settings: new_module(module, settings), own, place)
+            require_fitting(partial(new_module, module, settings), own, place)
         _write(target / "config.json", settings)
     return modules
 
