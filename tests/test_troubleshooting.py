@@ -355,6 +355,13 @@ def _(here: Here) -> None:
     sepnorm.load(path.parent)
 
 
+@case("holds no texts or tables: give a folder with")
+def _(here: Here) -> str:
+    Path("data").mkdir()
+    here.write("data/README.md", "---", "configs: [{config_name: default, data_files: ../texts.csv}]", "---")
+    return here.run("embed", here.model(), "data", "--out", "e.npy")
+
+
 @case("cannot be built (")
 def _(here: Here) -> None:
     model = bert()
