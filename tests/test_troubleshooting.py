@@ -369,6 +369,23 @@ def _(here: Here) -> None:
     sepnorm.load(path.parent)
 
 
+@case("holds no texts or tables: give a folder with")
+def _(here: Here) -> str:
+    Path("data").mkdir()
+    here.write("data/README.md", "---", "configs: [{config_name: default, data_files: ../texts.csv}]", "---")
+    return here.run("embed", here.model(), "data", "--out", "e.npy")
+
+
+@case("cannot be built (")
+def _(here: Here) -> None:
+    model = bert()
+    sepnorm.convert(model, "bn+ln")
+    model.save_pretrained(here.folder)
+    config = json.loads(Path("config.json").read_text())
+    here.write("config.json", json.dumps(config | {"hidden_act": "nonsense"}))
+    sepnorm.load(here.folder)
+
+
 case("the saved model is of another architecture")(lambda here: sepnorm.load(saved(here), bert(hidden_size=32)))
 
 

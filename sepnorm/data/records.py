@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from sepnorm.data.folders import rows_of_folder
 from sepnorm.data.pictures import to_image
 from sepnorm.data.places import prepare_hub, require_here
 from sepnorm.data.tables import LONGEST_TEXT, TABLES, TEXT, rows_of_file, suffix_of, text_lines, unreadable
@@ -195,7 +196,7 @@ def _encoded_images(source: str, column: str | None, split: str, wanted: str | N
     if path.is_file() and suffix_of(path) not in TABLES:
         raise SepNormError(f"{source} is no table of images: give a folder of images, or one of {', '.join(TABLES)}.")
     chosen = label = None
-    for number, row in enumerate(rows_of(source, split), 1):
+    for number, row in enumerate(rows_of(source, split, images=True), 1):
         if chosen is None:
             chosen, label = image_columns(row, column, wanted, source)
         content = place_of(row.get(chosen), path if path.is_file() else None)
@@ -250,12 +251,23 @@ def quiet_datasets(hub: bool = False) -> Any:
     return datasets
 
 
-def rows_of(source: str, split: str = "train") -> Iterator[dict[str, Any]]:
-    """Yields the rows of a table or a Hugging Face dataset; long texts are truncated."""
+def hub_rows(source: str, split: str) -> Any:
+    """The rows of a name of the hub, ``NAME`` or ``NAME:CONFIG``, as an ``IterableDataset``."""
+    name, _, config = source.partition(":")
+    if Path(name).exists():  # datasets would follow the instructions in it
+        raise SepNormError(f"{name} is a folder or file here, which has no {config!r}: name it alone.")
+    return quiet_datasets(hub=True).load_dataset(name, config or None, split=split, streaming=True)
+
+
+def rows_of(source: str, split: str = "train", images: bool = False) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a table, a folder of tables or a Hugging Face dataset; long texts are truncated.
+
+    ``images`` lets ``datasets`` open the images that a Hugging Face dataset names; otherwise they stay as they are.
+    """
     path = Path(source)
     count = 0
     try:
-        for row in _rows(source, path, split):
+        for row in _rows(source, path, split, images):
             count += 1
             yield row
     except SepNormError:
@@ -266,15 +278,15 @@ def rows_of(source: str, split: str = "train") -> Iterator[dict[str, Any]]:
         raise SepNormError(f"{source} holds no rows.")
 
 
-def _rows(source: str, path: Path, split: str) -> Iterator[dict[str, Any]]:
+def _rows(source: str, path: Path, split: str, images: bool) -> Iterator[dict[str, Any]]:
     require_here(source)
+    if path.is_dir():
+        return rows_of_folder(path, split)
     if suffix_of(path) in TABLES:
         if path.stat().st_size == 0:
             raise SepNormError(f"{source} is empty.")
         return rows_of_file(path)
-    if path.exists() and not path.is_dir():
+    if path.exists():
         raise SepNormError(f"{source} is no table: give one of {', '.join(TABLES)} (also .gz, .xz).")
-    name, _, config = source.partition(":")
-    return map(
-        dict, quiet_datasets(hub=not path.exists()).load_dataset(name, config or None, split=split, streaming=True)
-    )
+    rows = hub_rows(source, split)
+    return map(dict, rows.decode(False) if rows.features and not images else rows)

@@ -15,18 +15,10 @@ from typing import Any
 import torch
 
 from sepnorm.data.choices import evenly, seeded
+from sepnorm.data.folders import shards, text_rows
 from sepnorm.data.places import is_address, require_here
-from sepnorm.data.records import IMAGES, quiet_datasets
-from sepnorm.data.tables import (
-    LONGEST_TEXT,
-    TABLES,
-    TEXT,
-    parquet_step,
-    rows_of_file,
-    suffix_of,
-    text_lines,
-    unreadable,
-)
+from sepnorm.data.records import IMAGES, hub_rows, quiet_datasets
+from sepnorm.data.tables import TABLES, TEXT, rows_of_file, unreadable
 from sepnorm.data.tar_shards import tar_rows
 from sepnorm.distributed import rank, world
 from sepnorm.errors import SepNormError
@@ -45,8 +37,6 @@ def open_rows(source: str, split: str = "train", lines: tuple[str, ...] = TEXT, 
     or a URL that fsspec knows, such as ``s3://bucket/train``. Files with a suffix in ``lines`` have one row per line,
     in the column ``text``. ``kept`` names those of its ``shards`` that are read, by default all.
     """
-    from pyarrow.parquet import ParquetFile
-
     path = Path(source)
     remote = is_address(source)
     here = not remote and (path.exists() or glob.has_magic(source))
@@ -59,23 +49,18 @@ def open_rows(source: str, split: str = "train", lines: tuple[str, ...] = TEXT, 
             parts = [[str(file) for file in images[start : start + _PART]] for start in range(0, len(images), _PART)]
             return datasets.IterableDataset.from_generator(_image_rows, gen_kwargs={"parts": parts})
         if remote or here:
-            kind, files = _shards_at(source) if remote else shards(source, lines)
+            kind, files = _shards_at(source) if remote else shards(source, (*lines, *TABLES, ".tar"))
             files = files if kept is None else kept
-            if kind == ".parquet":
-                step = _AT_ONCE
-                if here:
-                    step = min(parquet_step(Path(file), ParquetFile(file), _AT_ONCE) for file in files)
-                options = {"data_files": files, "split": "train", "streaming": True, "batch_size": step}
+            if kind == ".parquet" and remote:
+                options = {"data_files": files, "split": "train", "streaming": True, "batch_size": _AT_ONCE}
                 rows = datasets.load_dataset("parquet", **options)
             else:
                 reader = tar_rows if kind == ".tar" else _lines if kind in lines else _rows
                 return datasets.IterableDataset.from_generator(reader, gen_kwargs={"files": files})
         else:
-            name, _, config = source.partition(":")
-            rows = datasets.load_dataset(name, config or None, split=split, streaming=True)
-        for column, feature in (rows.features or {}).items():
-            if isinstance(feature, datasets.Image):
-                rows = rows.cast_column(column, datasets.Image(decode=False))
+            rows = hub_rows(source, split)
+        if rows.features:
+            rows = rows.decode(False)
     except SepNormError:
         raise
     except Exception as error:  # each library has its own errors for damaged shards and unreachable names
@@ -97,21 +82,6 @@ def _shards_at(address: str) -> tuple[str, list[str]]:
     return kinds[0], [system.unstrip_protocol(name) for name in sorted(by_kind[kinds[0]])]
 
 
-def shards(source: str, lines: tuple[str, ...] = TEXT) -> tuple[str, list[str]]:
-    """Suffix and paths of the shards of a file, a folder or a pattern; see ``open_rows``."""
-    path, known = Path(source), (*lines, *TABLES, ".tar")
-    if path.is_dir():
-        found = [file for file in sorted(path.rglob("*")) if file.is_file() and suffix_of(file) in known]
-    else:
-        found = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(source, recursive=True))]
-    kinds = sorted({suffix_of(file) for file in found})
-    if not found or kinds[0] not in known:
-        raise SepNormError(f"{source} names no file of a kind that can be streamed: {', '.join(known)} or images.")
-    if len(kinds) > 1:
-        raise SepNormError(f"the files of {source} are of different kinds, {' and '.join(kinds)}: name those of one.")
-    return kinds[0], [str(file) for file in found]
-
-
 def _image_rows(parts: list[list[str]]) -> Iterator[dict[str, Any]]:
     for part in parts:
         for file in part:
@@ -120,7 +90,7 @@ def _image_rows(parts: list[list[str]]) -> Iterator[dict[str, Any]]:
 
 def _lines(files: list[str]) -> Iterator[dict[str, Any]]:
     for path in map(Path, files):
-        yield from ({"text": line[:LONGEST_TEXT].rstrip("\r\n")} for line in text_lines(path))
+        yield from text_rows(path)
 
 
 def _rows(files: list[str]) -> Iterator[dict[str, Any]]:

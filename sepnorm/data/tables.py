@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sepnorm.data.json_lists import list_items
 from sepnorm.data.places import is_address, why_not
 from sepnorm.errors import SepNormError, UnreadableDataError, one_line
 from sepnorm.files import LARGE, PACKED, require_file
@@ -25,9 +26,8 @@ _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open
 LONGEST_TEXT = 100_000  # characters kept of a text; no encoder reads more
 _LONGEST_LINE = 10**7  # characters
 _MOST_EMPTY = 10**6  # empty lines in a row; a small compressed file can hold more than anyone can read
-_LARGEST_LIST = 2**26  # characters of a JSON file that is a single list
 _UNPACKED = 2**26  # bytes that any compressed text may unpack to; this many empty lines take some seconds
-_ROWS = 64  # rows of a parquet file read at a time
+_ROWS = 64  # rows of a parquet file read at a time, at most
 _AT_ONCE = 2**26  # bytes of a parquet file read at a time
 
 
@@ -136,18 +136,26 @@ def json_rows(path: Path) -> Iterator[dict[str, Any]]:
 
     Our own reader, since some malformed files make pyarrow end the process.
     """
-    with _opened_text(path) as file:
-        start = file.read(_MOST_EMPTY).lstrip()
-        whole = start + file.read(_LARGEST_LIST) if start.startswith("[") else ""
-    if len(whole) > _LARGEST_LIST:
-        raise SepNormError(
-            f"{path} is one list of more than {_LARGEST_LIST / 2**20:.0f} MiB: write an object in each line, as .jsonl."
-        )
-    rows = json.loads(whole) if whole else (json.loads(line) for line in text_lines(path) if line.strip())
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(_json_values(path), 1):
         if not isinstance(row, dict):
             raise SepNormError(f"row {number} of {path} is no object with names and values, but {type(row).__name__}.")
         yield row
+
+
+def _json_values(path: Path) -> Iterator[Any]:
+    with _opened_text(path) as file:
+        is_list = file.read(_MOST_EMPTY).lstrip().startswith("[")
+    if not is_list:
+        yield from (json.loads(line) for line in text_lines(path) if line.strip())
+        return
+    read = 0
+    try:
+        with _opened_text(path) as file:
+            for value in list_items(file):
+                yield value
+                read += 1
+    except json.JSONDecodeError as error:
+        raise SepNormError(f"{path} cannot be read: {error.msg} after row {read}.") from error
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -157,29 +165,56 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def parquet_batches(path: Path, most: int = _ROWS, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """Yields record batches of at most ``most`` rows, fewer if rows are large. ``columns``: default all."""
+    """Yields record batches: first of one row, then of ever more up to ``most``, as far as they stay small.
+
+    What a row takes is known only once it is read, since a small file can name one large value again and again.
+    ``columns``: default all.
+    """
     import pyarrow.parquet
 
     require_file(path)
     file = pyarrow.parquet.ParquetFile(path)
+    most = _most_rows(path, file, most)
     kept = None if columns is None else list(columns)
-    yield from file.iter_batches(batch_size=parquet_step(path, file, most), columns=kept)
+    step = 1
+    for batch in file.iter_batches(batch_size=step, columns=kept):
+        yield batch
+        fitting = _AT_ONCE * batch.num_rows // max(1, batch.get_total_buffer_size())
+        step = max(1, min(2 * step, most, fitting))
+        file.reader.set_batch_size(step)  # read again for each batch
 
 
-def parquet_step(path: Path, file: Any, most: int) -> int:
-    """Rows to read at a time, by the size of the first. Refuses a file that unpacks to far more than its size.
+def parquet_parts(path: Path, rows: int) -> Iterator[Any]:
+    """Yields record batches of about so many rows, also the first, but for those of large rows and the last."""
+    import pyarrow
+
+    waiting: list[Any] = []
+    for batch in parquet_batches(path, rows):
+        waiting.append(batch)
+        if sum(each.num_rows for each in waiting) >= rows or sum(each.nbytes for each in waiting) >= _AT_ONCE // 2:
+            del batch  # memory has each row once
+            joined, waiting = pyarrow.Table.from_batches(waiting).combine_chunks().to_batches(), []
+            while joined:
+                yield joined.pop(0)
+    if waiting:
+        yield from pyarrow.Table.from_batches(waiting).combine_chunks().to_batches()
+
+
+def _most_rows(path: Path, file: Any, most: int) -> int:
+    """Rows to read at a time at most. Refuses a file that unpacks to far more than its size.
 
     The metadata of columns are not read: if these are damaged, pyarrow ends the process.
     """
-    for number in range(file.metadata.num_row_groups):
-        large = file.metadata.row_group(number).total_byte_size
-        if large > LARGE and large > PACKED * path.stat().st_size:
-            raise SepNormError(
-                f"{path} unpacks to {large / 2**20:,.0f} MiB, more than {PACKED} times its size, and is not read: write it in "
-                "smaller parts, if that is right."
-            )
-    first = next(file.iter_batches(batch_size=1), None)
-    return most if first is None else max(1, min(most, _AT_ONCE // max(1, first.nbytes)))
+    groups = (file.metadata.row_group(number).total_byte_size for number in range(file.metadata.num_row_groups))
+    large = max(groups, default=0)
+    if large <= PACKED * path.stat().st_size:
+        return most
+    if large > LARGE:
+        raise SepNormError(
+            f"{path} unpacks to {large / 2**20:,.0f} MiB, more than {PACKED} times its size, and is not read: write it in "
+            "smaller parts, if that is right."
+        )
+    return max(1, min(most, _AT_ONCE // large))  # one value may be as large as that
 
 
 def csv_table(path: Path, tab: bool) -> Any:

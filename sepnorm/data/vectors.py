@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sepnorm.data.columns import counts_in_floats, is_counted, is_data, labels_of, require_commas, require_numbers
-from sepnorm.data.tables import parquet_step
+from sepnorm.data.npz import header, matrices
+from sepnorm.data.tables import parquet_parts
 from sepnorm.errors import SepNormError, nearest, one_line
 from sepnorm.files import DAMAGE, refuse_bombs
 
@@ -100,13 +101,20 @@ class EmbeddingFile:
         with loaded as arrays:
             refuse_bombs(arrays.zip)
             names = list(arrays.files)
-            chosen = self.column or self._only(_matrices(arrays), names, "array")
+            chosen = self.column or self._only(matrices(arrays), names, "array")
             array = self._get(arrays, chosen, names, "array")
             label = self.label or next((name for name in _LABELS if name in names and name != chosen), None)
-            labels = None if label is None else self._get(arrays, label, names, "array")
-        if labels is not None and labels.shape[:1] != array.shape[:1]:
-            raise SepNormError(f"{label!r} has {labels.shape[:1]} entries for {array.shape[:1]} embeddings.")
+            labels = None if label is None else self._labels(arrays, label, names, array.shape[:1])
         yield from self._array(array, labels)
+
+    def _labels(self, arrays: Any, label: str, names: list[str], count: tuple[int, ...]) -> Any:
+        """The array of labels, read once its header says that it has one label for each embedding."""
+        shape, _ = header(arrays, label) if label in names else (count, None)
+        if len(shape) != 1:
+            raise SepNormError(f"its labels {label!r} have the shape {shape}: give one label for each embedding.")
+        if shape != count:
+            raise SepNormError(f"{label!r} has {shape} entries for {count} embeddings.")
+        return self._get(arrays, label, names, "array")
 
     def _array(self, array: Any, labels: Any = None) -> Iterator[Part]:
         from sepnorm.geometry.cloud import chunks
@@ -123,8 +131,7 @@ class EmbeddingFile:
 
         file = pyarrow.parquet.ParquetFile(self.path)
         self.count = file.metadata.num_rows
-        step = parquet_step(self.path, file, _ROWS)
-        yield from self._table(file.iter_batches(batch_size=step), file.schema_arrow)
+        yield from self._table(parquet_parts(self.path, _ROWS), file.schema_arrow)
 
     def _open_csv(self) -> Iterator[Part]:
         open_again, schema = self._csv()
@@ -233,20 +240,6 @@ class EmbeddingFile:
         if name not in names:
             raise SepNormError(f"it has no {what} {name!r}, only {', '.join(names)}.{nearest(name, names)}")
         return mapping[name]
-
-
-def _matrices(arrays: Any) -> list[str]:
-    """The names of two-dimensional arrays. Arrays of objects are skipped, since nothing is unpickled."""
-    found, refused = [], None
-    for name in arrays.files:
-        try:
-            if getattr(arrays[name], "ndim", None) == 2:
-                found.append(name)
-        except ValueError as error:
-            refused = error
-    if refused is not None and not found:
-        raise refused
-    return found
 
 
 def _is_number(kind: Any) -> bool:

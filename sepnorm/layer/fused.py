@@ -144,6 +144,8 @@ def _like(grad: Any, parameter: Any) -> Any:
 
 def _differentiable_grads(ctx: Any, grad: Tensor, inputs: list[Any], padding: Tensor | None) -> list[Tensor | None]:
     """The gradients as a differentiable function of the saved tensors, for second derivatives."""
+    # An alias each: of inputs that are one tensor, or depend on each other, each has its own share of the gradient.
+    inputs = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
     grads: list[Tensor | None] = [None] * len(inputs)
     wanted = [number for number, need in enumerate(ctx.needs_input_grad) if need]
     out, leaves = _formula(ctx, padding, *inputs), [inputs[number] for number in wanted]

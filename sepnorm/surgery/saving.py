@@ -107,8 +107,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Any:
         require_module(model)
         require_values(model)
     if regular(folder / DESCRIPTION) is None and model is None and names_separate_norms(folder):
-        opened: nn.Module = open_model(str(folder), whole=True).model
-        return opened.eval()
+        return _opened(folder).eval()
     description = _read_description(folder)
     weights = regular(folder / WEIGHTS)
     if weights is None:
@@ -123,6 +122,18 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Any:
     except (LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise SepNormError(f"{folder / DESCRIPTION} is damaged: {type(error).__name__}: {one_line(error)}.") from error
     return model.eval()
+
+
+def _opened(folder: Path) -> nn.Module:
+    """The model of a folder that its own library wrote."""
+    try:
+        model: nn.Module = open_model(str(folder), whole=True).model
+    except SepNormError:
+        raise
+    except Exception as error:  # damaged settings can make a library raise anything
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise SepNormError(f"the model in {folder} cannot be built ({what}): copy or save it again.") from error
+    return model
 
 
 def _present(folder: Path) -> Path:

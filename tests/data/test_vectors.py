@@ -163,6 +163,16 @@ def test_npz_with_labels(npz):
         whole(path, label="kin")
 
 
+def test_labels_of_another_shape_are_refused_by_their_header(npz, monkeypatch):
+    monkeypatch.setattr(
+        EmbeddingFile, "_get", lambda self, arrays, name, *_: ROWS if name == "cls" else pytest.fail(name)
+    )
+    with pytest.raises(SepNormError, match=r"its labels 'label' have the shape \(4, 9\): give one label for each"):
+        whole(npz(cls=ROWS, label=np.zeros((4, 9))))
+    with pytest.raises(SepNormError, match=r"'label' has \(5,\) entries for \(4,\) embeddings"):
+        whole(npz(cls=ROWS, label=np.zeros(5)))
+
+
 def test_labels_stay_beside_their_rows_over_several_parts(npz, parquet):
     count = 70_000
     rows, labels = np.arange(2.0 * count).reshape(count, 2), np.arange(count)

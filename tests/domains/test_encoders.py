@@ -295,7 +295,7 @@ def test_damaged_folders_are_refused(copied):
     folder = copied("bert")
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    with pytest.raises(SepNormError, match=r"copy.*is no complete safetensors file: it is cut short"):
+    with pytest.raises(SepNormError, match=r"copy.*is no complete safetensors file: Error while des"):
         open_encoder(str(folder))
     (folder / "model.safetensors").write_bytes(weights)
     (folder / "config.json").write_text('{"model_type": "be')

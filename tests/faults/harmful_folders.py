@@ -421,6 +421,15 @@ SWIN = dict(model_type="swin", image_size=16, patch_size=2, embed_dim=8)
 DEEP_SWIN = SWIN | dict(depths=[2_000_000_000], num_heads=[1])
 #: What would fill the memory, or never end.
 SIZES: dict[str, Made] = {
+    "two million labels": Made("plain", {"config.json": {"num_labels": 2_000_000, "id2label": None}}),
+    **{
+        f"{base} with a Dense of 40,000 x 40,000": Made(
+            base,
+            {"2_Dense/config.json": {"in_features": 40_000, "out_features": 40_000}},
+            calls=LOAD if base.startswith("saved") else ("open",),
+        )
+        for base in ("sentences", "saved_dense")
+    },
     **{
         f"{base} with {what}": Made(base, {"config.json": sizes}, calls=LOAD if base.startswith("saved") else ("open",))
         for base in ("plain", "sentences", "saved", "saved_sentences")

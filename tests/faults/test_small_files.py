@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -127,6 +128,14 @@ def the_same_rows(path: Path, size: int, times: int) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": rows}), path, compression="zstd", **options)
 
 
+def one_text_again(path: Path, short: int, size: int, times: int) -> None:
+    """A parquet file of short texts, then of one long text that it holds once and names so many times."""
+    order = pyarrow.array([0] * short + [1] * times, pyarrow.int32())
+    rows = pyarrow.DictionaryArray.from_arrays(order, pyarrow.array(["short", "a b " * (size // 4)]))
+    options = {"store_schema": False, "write_statistics": False, "dictionary_pagesize_limit": 2**31 - 1}
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows}), path, compression="zstd", **options)
+
+
 def packed(path: Path, start: bytes, part: bytes, times: int, end: bytes = b"") -> None:
     """A packed file with a part that comes again and again: streams of .xz and of .gz can follow one another."""
     pack: Callable[[bytes], bytes] = (
@@ -177,6 +186,8 @@ TEXTS: dict[str, Callable[[Path], None]] = {
     "one600.parquet": lambda path: one_row(path, 600 * MEBI, "zstd"),
     "one600-snappy.parquet": lambda path: one_row(path, 600 * MEBI, "snappy"),
     "forty-of-50.parquet": lambda path: the_same_rows(path, 50 * MEBI, 40),
+    "short-first.parquet": lambda path: one_text_again(path, 1, 20 * MEBI, 63),
+    "short-at-first.parquet": lambda path: one_text_again(path, 500, 20 * MEBI, 63),
     "many-of-1.parquet": lambda path: the_same_rows(path, MEBI, 2000),
 }
 
@@ -186,6 +197,9 @@ TEXTS: dict[str, Callable[[Path], None]] = {
     ("name", "command"),
     [
         ("one100.parquet", "embed"),
+        ("short-first.parquet", "embed"),
+        *(long("short-first.parquet", command) for command in COMMANDS[1:]),
+        *(long("short-at-first.parquet", command) for command in COMMANDS),
         *(long("one600.parquet", command) for command in COMMANDS),
         long("one600-snappy.parquet", "embed"),
         *(long("forty-of-50.parquet", command) for command in COMMANDS[1:]),
@@ -248,6 +262,23 @@ def test_blank_lines_without_end_are_refused(whole, tmp_path, command):
     copy(whole, ["bert"], tmp_path)
     packed(tmp_path / "t.jsonl.xz", b"\n", b"\n" * (20 * MEBI), 1)
     assert "empty lines in a row" in refused_or_read(tmp_path, text_commands("t.jsonl.xz")[command], code=1)
+
+
+@pytest.mark.parametrize("command", ["embed", *map(long, COMMANDS[1:])])
+def test_a_json_list_of_millions_of_objects_does_not_fill_the_memory(whole, tmp_path, command):
+    copy(whole, ["bert"], tmp_path)
+    packed(tmp_path / "t.json.xz", b"[", b"{}," * (7 * MEBI), 3, b'{"text": "the cat"}]')
+    refused_or_read(tmp_path, text_commands("t.json.xz")[command], code=1)
+
+
+# ---- vectors --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_array_of_many_labels_for_each_embedding_is_refused(tmp_path):
+    labels = np.zeros((2, 2**27 - 200), np.uint8)
+    np.savez_compressed(tmp_path / "n.npz", embedding=np.ones((2, 4), np.float32), label=labels)
+    said = refused_or_read(tmp_path, ["diagnose", "n.npz", "--out", "out", "--quiet"], code=1)
+    assert "have the shape (2, 134217528)" in said
 
 
 # ---- CSV ----------------------------------------------------------------------------------------------------------------

@@ -162,6 +162,44 @@ def test_a_functional_call_in_evaluation_has_the_derivatives_of_the_statistics_i
     assert_all_near(found["second"], expected["second"], "second derivative")
 
 
+#: Weights of the layer, by name, that depend on each other or on the input.
+DEPENDENT: dict[str, Callable[[Tensor, Tensor], dict[str, Tensor]]] = {
+    "tied": lambda x, w: {"cls_norm.weight": w, "token_norm.weight": w},
+    "derived": lambda x, w: {"cls_norm.weight": w, "token_norm.weight": 2 * w},
+    "of the input": lambda x, w: {"token_norm.weight": w + x.mean((0, 1))},
+}
+
+
+@either_mode
+@pytest.mark.parametrize("weights", DEPENDENT)
+@pytest.mark.parametrize("spec", ["bn+ln", "bn+bn", "ln+ln"])
+def test_weights_that_depend_on_each_other_or_on_the_input_have_the_derivatives_of_plain_operations(
+    spec, weights, training
+):
+    layer = build(spec).train(training)
+    x, _ = sample(layer)
+    leaf = torch.rand(layer.dim, dtype=torch.float64, requires_grad=True)
+    leaves = [x, leaf]
+
+    def given() -> dict[str, Tensor]:
+        return dict(layer.named_parameters()) | DEPENDENT[weights](x, leaf)
+
+    expected = derivatives(by_reference(copy.deepcopy(layer), given(), x), leaves)
+    found = derivatives(by_layer(layer, given(), x), leaves)
+    plain = grads(loss(by_layer(layer, given(), x)), leaves)
+    assert_all_near(plain, expected["first"], "first derivative without a graph")
+    assert_all_near(found["first"], expected["first"], "first derivative")
+    assert_all_near(found["second"], expected["second"], "second derivative")
+
+
+def test_one_norm_for_cls_and_tokens_has_the_same_gradient_with_and_without_a_graph():
+    layer = build("ln+ln")
+    layer.token_norm = layer.cls_norm
+    x, _ = sample(layer)
+    leaves = [x, *layer.parameters()]
+    assert_all_near(grads(loss(layer(x)), leaves, create_graph=True), grads(loss(layer(x)), leaves))
+
+
 class Learner(nn.Module):
     """A small model around a norm, for learning to learn."""
 

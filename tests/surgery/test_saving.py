@@ -190,3 +190,18 @@ def test_a_description_that_is_nested_too_deeply_is_damaged(saved):
     (folder / DESCRIPTION).write_text("[" * 100_000)
     with pytest.raises(SepNormError, match="is damaged"):
         sepnorm.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_attention_heads", 3), ("hidden_act", "nonsense"), ("hidden_size", "x"), ("id2label", 5)],
+)
+def test_a_damaged_config_beside_weights_of_the_library_is_one_sentence(tmp_path, key, value):
+    model = bert()
+    sepnorm.convert(model, "ln+ln", sites="all")
+    model.save_pretrained(tmp_path)
+    sepnorm.load(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
+    with pytest.raises(SepNormError, match=r"^the model in .* cannot be built \(.*\): copy or save it again\.$"):
+        sepnorm.load(tmp_path)

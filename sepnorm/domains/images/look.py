@@ -55,7 +55,7 @@ def look_at(source: str, column: str | None = None, label: str | None = None) ->
             require_here(source)
         elif "size" in known:
             return Seen(None, None, known["size"], False, None)
-        return _of_rows(source, rows_of(known.get("name", source)), column, label, None)
+        return _of_rows(source, rows_of(known.get("name", source), images=True), column, label, None)
     if path.is_dir():
         if (idx := idx_files(path)) is not None:
             train, test = (_idx_shape(part[0]) for part in idx)
@@ -63,7 +63,7 @@ def look_at(source: str, column: str | None = None, label: str | None = None) ->
         return _of_folder(path)
     if suffix_of(path) not in TABLES:
         raise SepNormError(f"{source} is no table of images: give a folder of images, or one of {', '.join(TABLES)}.")
-    return _of_rows(source, rows_of(source), column, label, path)
+    return _of_rows(source, rows_of(source, images=True), column, label, path)
 
 
 def _of_folder(path: Path) -> Seen:

@@ -8,8 +8,9 @@ from collections import defaultdict
 from itertools import takewhile
 from pathlib import Path
 
+from sepnorm.data.folders import shards
 from sepnorm.data.places import is_address
-from sepnorm.data.streams import shards
+from sepnorm.data.tables import TABLES
 from sepnorm.domains.molecules.tables import LINES, SPLITS
 from sepnorm.errors import SepNormError
 
@@ -23,7 +24,7 @@ def files_by_split(source: str) -> dict[str, list[str]]:
         return {}
     root = Path(*takewhile(lambda part: not glob.has_magic(part), Path(source).parts))
     found: dict[str, list[str]] = defaultdict(list)
-    for file in shards(source, LINES)[1]:
+    for file in shards(source, (*LINES, *TABLES, ".tar"))[1]:
         words = [re.split("[^a-z]", part.lower())[0] for part in Path(file).relative_to(root).parts]
         found[next((split for word in words for split, names in SPLITS.items() if word in names), "")].append(file)
     held_out = [split for split in ("valid", "test") if split in found]

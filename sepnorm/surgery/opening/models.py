@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ from sepnorm.surgery.opening.own_models import own_class
 from sepnorm.surgery.opening.sentence_settings import KNOWN, class_of, vet_modules
 from sepnorm.surgery.opening.settings import read_named, read_settings, shown
 from sepnorm.surgery.opening.sizes import require_fitting
-from sepnorm.surgery.opening.stage import PATTERNS, stage_sentences, stage_tokeniser, stage_transformers
+from sepnorm.surgery.opening.stage import PATTERNS, new_module, stage_sentences, stage_tokeniser, stage_transformers
 
 #: Arguments for every call of a library's loader: no download, no remote code, no pickle.
 _CLOSED: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
@@ -65,21 +64,23 @@ def open_for_masked_words(target: str) -> tuple[Any, list[str]]:
     """A text encoder with its masked-language-model head, and the names of missing weights."""
     source = _source(target)
     with _scratch() as stage:
-        stage_transformers(source, stage)
-        model, info = _loaded(_auto("AutoModelForMaskedLM"), stage)
+        size = stage_transformers(source, stage)
+        auto, config = _auto("AutoModelForMaskedLM"), _config(stage)
+        require_fitting(lambda: auto.from_config(config, trust_remote_code=False), size, source / "config.json")
+        model, info = _loaded(auto, stage)
     return model, sorted(info["missing_keys"])
 
 
 def fresh_transformer(source: Path, name: str, attention: str | None, weights: Path) -> nn.Module:
     """A model of a class of transformers or ours, with new weights, from the config in a ``sepnorm.save`` folder."""
-    import transformers
-
     with _scratch() as stage:
-        stage_transformers(source, stage, weights)
-        config = transformers.AutoConfig.from_pretrained(stage, **_CLOSED)
+        size = stage_transformers(source, stage, weights)
+        config = _config(stage)
         if attention in ("eager", "sdpa"):
             config._attn_implementation = attention
-        model: nn.Module = _class_named(name, config, source)(config)
+        cls = _class_named(name, config, source)
+        require_fitting(lambda: cls(config), size, source / "config.json")
+        model: nn.Module = cls(config)
     return model
 
 
@@ -91,17 +92,15 @@ def fresh_sentence_transformer(source: Path, weights: Path) -> nn.Module:
         modules = stage_sentences(source, stage, weights)
         first = stage / modules[0]["path"]
         with without_bars():
-            config = transformers.AutoConfig.from_pretrained(first, **_CLOSED)
+            config = _config(first)
             # sentence-transformers opens only folders with weights
             transformers.AutoModel.from_config(config, trust_remote_code=False).save_pretrained(first)
         for module in modules[1:]:
             if KNOWN[class_of(module)].weights:
                 folder = stage / module["path"]
-                place, _, name = module["type"].rpartition(".")
                 settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-                settings.pop("activation_function", None)  # has no effect on shapes
                 (folder / "fresh").mkdir()
-                getattr(importlib.import_module(place), name)(**settings).save(str(folder / "fresh"))
+                new_module(module, settings).save(str(folder / "fresh"))
                 (folder / "fresh" / "model.safetensors").rename(folder / "model.safetensors")
         with without_bars():
             model: nn.Module = _sentences(source, stage)
@@ -170,10 +169,8 @@ def _staged_encoder(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
 
 def _whole_transformer(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
     """Loads the class that the config names; only the encoder if the weights have no head."""
-    import transformers
-
     size = stage_transformers(source, stage)
-    config = transformers.AutoConfig.from_pretrained(stage, **_CLOSED)
+    config = _config(stage)
     names = getattr(config, "architectures", None) or []
     if not isinstance(names, list) or not names:
         return _staged_encoder(source, stage)
@@ -191,6 +188,10 @@ def _auto(name: str) -> Any:
     import transformers
 
     return getattr(transformers, name)
+
+
+def _config(stage: Path) -> Any:
+    return _auto("AutoConfig").from_pretrained(stage, **_CLOSED)
 
 
 def _loaded(cls: Any, stage: Path) -> tuple[Any, dict[str, Any]]:

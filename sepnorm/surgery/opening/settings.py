@@ -12,6 +12,7 @@ from sepnorm.errors import SepNormError
 
 _LARGEST_JSON = 2**26  # bytes
 _LARGEST = 2_000_000  # sizes up to this are accepted even if no tensor is that large
+_MOST_LABELS = 100_000  # transformers writes a name for each, whether or not the weights have a head
 #: Integer settings that are no sizes.
 _NO_SIZES = frozenset("rope_theta global_rope_theta local_rope_theta rotary_emb_base".split())
 DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
@@ -94,6 +95,10 @@ def is_dtype(value: Any) -> bool:
 
 def vet_size(key: str, value: Any, where: Path, largest: int) -> Any:
     """Returns ``value``; raises if it is a size that weights with sides up to ``largest`` cannot have."""
+    if key == "num_labels" and isinstance(value, int) and value > _MOST_LABELS:
+        raise SepNormError(
+            f"{where} has num_labels={value:,}, more than the {_MOST_LABELS:,} that sepnorm opens: the model is not built."
+        )
     if isinstance(value, int) and abs(value) > max(_LARGEST, largest) and key not in _NO_SIZES:
         raise SepNormError(
             f"{where} has {key}={value:,}, but no dimension of its weights exceeds {largest:,}: the model is not built."

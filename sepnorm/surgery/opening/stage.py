@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,18 +90,28 @@ def stage_sentences(source: Path, stage: Path, weights: Path | None = None) -> l
     _write(stage / first / TRANSFORMER_FILES[0], vet_transformer_settings(settings, place))
     for module in modules[1:]:
         folder, kind = _folder(source, module["path"]), class_of(module)
-        (stage / module["path"]).mkdir(parents=True, exist_ok=True)
-        largest = size.largest
-        if KNOWN[kind].weights:
-            found_weights = _link(folder / "model.safetensors", stage / module["path"] / "model.safetensors")
-            largest = max(largest, size_of(found_weights).largest)
-            if not found_weights and weights is None:
+        place, target = folder / "config.json", stage / module["path"]
+        target.mkdir(parents=True, exist_ok=True)
+        own = size  # without files of their own, modules are in ``weights``
+        if KNOWN[kind].weights and weights is None:
+            files = _link(folder / "model.safetensors", target / "model.safetensors")
+            if not files:
                 raise SepNormError(
                     f"{folder} has no model.safetensors, and pickles are not opened: save the model again."
                 )
-        place = folder / "config.json"
-        _write(stage / module["path"] / "config.json", vet_module(read_named(place) or {}, kind, place, largest))
+            own = size_of(files)
+        settings = vet_module(read_named(place) or {}, kind, place, max(size.largest, own.largest))
+        if KNOWN[kind].weights:
+            require_fitting(partial(new_module, module, settings), own, place)
+        _write(target / "config.json", settings)
     return modules
+
+
+def new_module(module: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+    """A module of sentence-transformers with new weights, from its vetted entry and settings."""
+    place, _, name = module["type"].rpartition(".")
+    sizes = {key: value for key, value in settings.items() if key != "activation_function"}  # which has no weights
+    return getattr(importlib.import_module(place), name)(**sizes)
 
 
 def _folder(source: Path, path: str) -> Path:
