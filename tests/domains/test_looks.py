@@ -38,7 +38,7 @@ def draw(folder: Path, size: tuple[int, int], count: int = 40, mode: str = "RGB"
 @pytest.fixture
 def no_workers(monkeypatch):
     """Fails where a run is begun."""
-    monkeypatch.setattr("sepnorm.experiment.comparison.run_jobs", lambda *_: pytest.fail("a run was begun"))
+    monkeypatch.setattr("sepnorm.experiment.running.run_jobs", lambda *_: pytest.fail("a run was begun"))
 
 
 @pytest.mark.parametrize(

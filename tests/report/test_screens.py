@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from sepnorm.geometry import summary
-from sepnorm.report.comparison_page import clause
+from sepnorm.report.comparison_words import clause
 from sepnorm.report.tables import summary_rows
 from sepnorm.report.verdict import judge
 
