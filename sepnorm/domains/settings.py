@@ -54,7 +54,7 @@ def meanings_of(cls: type[Any]) -> dict[str, str]:
             begun = re.match(r"    (\w+): ", line)
             name = begun[1] if begun else (name if line.startswith("        ") or line == "    )" else None)
             comment = re.search(r"  # (.+)$", line)
-            if name in each.model_fields and comment:
+            if name is not None and name in each.model_fields and comment:
                 found[name] = comment[1]
     return found
 
