@@ -53,7 +53,10 @@ TABLES = {
     "flowers51-100": Table(
         "compare images --data {flowers51.parquet} --norms ln,bn@final,bn+bn@final --seeds auto --most 3 --set epochs=100"
     ),
-    "cifar10": Table(f"compare images --preset small --data {{cifar10_jpeg.parquet}} {_FIVE} --seeds auto --most 4"),
+    "cifar10": Table(
+        "compare images --preset small --data {cifar10_jpeg.parquet} --norms ln,bn@final,bn+ln@final,bn+bn@final "
+        "--seeds auto --most 3"
+    ),
     "lee": Table("compare text --seeds 5"),
     "wikipedia": Table(
         "compare text --preset small --data {wiki_1m.txt.xz} --seeds 3 --norms ln,bn+ln@final,bn+ln@all --set max_steps=150 "

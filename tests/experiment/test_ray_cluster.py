@@ -135,7 +135,7 @@ def test_a_failing_run_is_named_and_runs_come_from_a_node_that_does_not_see_our_
     failed = out / "runs" / "bn@final-seed1"
     assert told == (
         f"the run of bn@final, seed 1 raised ValueError: odd ({failed / 'error.txt'}). The other runs are done and kept: the same "
-        "call runs only what is missing."
+        f"call runs only what is missing. The seeds that are complete are in {out / 'report.html'}."
     )
     assert "ValueError: odd" in (failed / "error.txt").read_text()
     assert len(list(out.glob("runs/*/metrics.json"))) == 8
