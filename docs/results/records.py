@@ -20,6 +20,7 @@ from tables import TABLES
 
 from sepnorm.domains import open_domain
 from sepnorm.experiment.comparison import Arm, Comparison
+from sepnorm.experiment.intervals import difference
 from sepnorm.experiment.slugs import slug
 from sepnorm.training.configs import ArmConfig
 
@@ -227,6 +228,15 @@ def quantity(reference: str) -> Quantity:
     if match is None:
         raise LookupError(f"{reference!r} is no reference into a record.")
     return _measured(**match.groupdict())
+
+
+def within(record: str, arm: str, metric: str, minus: str) -> str:
+    """The difference of two metrics of the same runs, paired by seed."""
+    found = next(each for each in comparison(record).arms if each.name == arm)
+    gap = difference(found.values(metric), found.values(minus), None)
+    if gap is None:
+        raise LookupError(f"{arm} of {record} has no seed with {metric} and {minus}.")
+    return str(gap)
 
 
 def _measured(record: str, arm: str, to: str | None, metric: str) -> Quantity:

@@ -1,7 +1,8 @@
 """Pages from records: whatever stands between ``<!-- record NAME -->`` and ``<!-- end -->`` is rendered anew.
 
 ``<!-- record NAME output -->`` shows it as a terminal does, ``output:1,4-6`` some lines. ``<!-- record overview -->`` is the
-table of ``tables.OVERVIEW``, ``overview front`` a shorter one. A table of more than six columns is folded.
+table of ``tables.OVERVIEW``, ``overview front`` a shorter one, ``poolings`` that of ``tables.POOLINGS``. A table of more than six
+columns is folded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import records
-from tables import NOT_YET, OVERVIEW, PENDING, PICTURES, TABLES
+from tables import NOT_YET, OVERVIEW, PENDING, PICTURES, POOLINGS, TABLES, Pooled, Row
 
 from sepnorm.domains.comparison import as_text
 from sepnorm.report.tables import aligned, markdown, summary_rows
@@ -42,6 +43,8 @@ def rendered(page: Path, text: str | None = None) -> str:
 def between(name: str, view: str, old: str, page: Path) -> str:
     if name == "overview":
         return "\n" + overview(page, view == "front") + "\n"
+    if name == "poolings":
+        return "\n" + poolings(page) + "\n"
     if name in records.names():
         return f"\n{drawn(name, page) if not view else ''}{shown(name, view)}\n\n"
     if name not in PENDING:
@@ -141,14 +144,38 @@ def overview(page: Path, front: bool) -> str:
         if row.record not in records.names():
             continue
         arms = [arm for arm in ("ln", "bn@final") if arm in records.read(row.record)["arms"]]
-        path, _, anchor = row.link.partition("#")
-        link = f"[{row.data}]({Path(os.path.relpath(DOCS / path, page.parent)).as_posix()}#{anchor})"
+        link = _link(row, page)
         for shared in [arms] if front else [[arm] for arm in arms]:
             gap = records.quantity(f"{row.record}: {row.separate} minus {shared[0]}, {row.metric}")
             names = [_score(row.record, arm, row.metric) for arm in shared]
             separate = _score(row.record, row.separate, row.metric)
             rows.append([link, row.name, ", ".join(names), separate, f"{gap} {gap.verdict}", str(gap.seeds)])
+    return _dense(header, rows)
+
+
+@cache
+def poolings(page: Path) -> str:
+    """[CLS], mean and moments of the same models, with ``ln`` and with separate norms, and what moments gain over [CLS]."""
+    header = ["data, score", "norm", "[CLS]", "mean", "moments", "moments minus [CLS]"]
+    rows = []
+    for row in POOLINGS:
+        if row.record not in records.names():
+            continue
+        for arm in ("ln", row.separate):
+            of = [f"{prefix}{row.metric}" for prefix in (row.prefix, "mean_", "moments_")]
+            scores = [f"{records.quantity(f'{row.record}: {arm}, {metric}')}" for metric in of]
+            gap = records.within(row.record, arm, of[2], of[0])
+            rows.append([f"{_link(row, page)}, {row.name}", f"`{arm.partition('@')[0]}`", *scores, gap])
+    return _dense(header, rows)
+
+
+def _dense(header: list[str], rows: list[list[str]]) -> str:
     return re.sub(r"(?m)^\|(?: --- \|)+$", "|" + "---|" * len(header), markdown(header, rows))
+
+
+def _link(row: Row | Pooled, page: Path) -> str:
+    path, _, anchor = row.link.partition("#")
+    return f"[{row.data}]({Path(os.path.relpath(DOCS / path, page.parent)).as_posix()}#{anchor})"
 
 
 def _score(record: str, arm: str, metric: str) -> str:
@@ -178,7 +205,7 @@ def complaints() -> list[str]:
     ]
     here = {name for name, _, _ in marks}
     found = [f"{name} has no place on any page." for name in sorted(set(records.names()) - here)]
-    found += [f"{name} has no command." for name in sorted(here - TABLES.keys() - {"overview"})]
+    found += [f"{name} has no command." for name in sorted(here - TABLES.keys() - {"overview", "poolings"})]
     found += [
         f"{name} has its record: delete it from PENDING in tables.py."
         for name in sorted(PENDING & set(records.names()))

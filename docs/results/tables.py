@@ -137,6 +137,33 @@ OVERVIEW = [
 
 
 @dataclass(frozen=True)
+class Pooled:
+    """Lines of the table of poolings: [CLS], mean and moments of the same runs, by one metric with one arm a line."""
+
+    data: str
+    link: str  #: from docs/
+    record: str
+    metric: str  #: of the mean is ``mean_METRIC``, of moments ``moments_METRIC``
+    name: str
+    separate: str = "bn+bn@final"
+    prefix: str = "cls_"  #: of the metric of [CLS]
+
+
+#: The table of poolings, in this order; lines without a record are left out.
+POOLINGS = [
+    Pooled("digits, 16 epochs", "results/images.md#digits", "demo", "linear_top1", "linear probe"),
+    Pooled("Flowers-51, 6 epochs", "results/images.md#flowers-51", "flowers51-6", "linear_top1", "linear probe"),
+    Pooled("Flowers-51, 25 epochs", "results/images.md#flowers-51", "flowers51-25", "linear_top1", "linear probe"),
+    Pooled("CIFAR-10, 12 epochs", "results/images.md#cifar-10", "cifar10", "linear_top1", "linear probe"),
+    Pooled("STS-B and SICK-R", "results/text.md#wikipedia", "wikipedia", "sts_average", "Spearman", "bn+ln@final"),
+    Pooled("Lee corpus", "results/text.md#lee-corpus", "lee", "sts_average", "Spearman", "bn+ln@final"),
+    Pooled("ZINC-250k", "results/molecules.md#zinc-250k", "moleculenet", "probe_mae", "MAE (lower)", "bn+ln@final", ""),
+    Pooled("ESOL", "results/molecules.md#zinc-250k", "moleculenet", "probe_esol_rmse", "RMSE (lower)", "bn+ln@final", ""),
+    Pooled("BBBP", "results/molecules.md#zinc-250k", "moleculenet", "probe_bbbp_roc_auc", "ROC AUC", "bn+ln@final", ""),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Picture:
     """Drawn from a record with spectra: the score of every seed beside the singular values of [CLS]."""
 
