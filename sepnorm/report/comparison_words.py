@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sepnorm.experiment.comparison import Comparison, by_mean, comparable
+from sepnorm.experiment.comparison import Arm, Comparison, by_mean, comparable
 from sepnorm.experiment.decisions import Decision
 from sepnorm.experiment.metrics import LOSS, Metric
 from sepnorm.report.selection import references
@@ -83,9 +83,10 @@ def clause(decision: Decision, most: int | None = None) -> str:
     return f"{verdict} ({decision}, {seeds}{more})"
 
 
-def verdict_of(decision: Decision, seeds: int) -> str:
-    """``better``; or ``better after 4 seeds``, if the verdict was reached before the last of ``seeds``."""
-    return decision.verdict + (f" after {decision.count} seeds" if decision.count < seeds else "")
+def verdict_of(decision: Decision, arm: Arm, to: Arm) -> str:
+    """``better``; or ``better after 4 seeds``, if it was reached before the last seed that both arms have."""
+    early = decision.verdict != "undecided" and decision.count < len(arm.metrics.keys() & to.metrics.keys())
+    return decision.verdict + (f" after {decision.count} seeds" if early else "")
 
 
 def _forecast(decision: Decision, most: int | None) -> str:

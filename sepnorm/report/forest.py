@@ -100,10 +100,10 @@ def _ground(scale: _Scale, ticks: list[float], margin: float) -> str:
 
 def _row(comparison: Comparison, arm: Arm, to: Arm, scale: _Scale, ground: str, look: Style) -> str:
     """One row: name, dots for seeds, diamond for the mean, interval, and verdict."""
-    decision, gaps = comparison.decisions(to).get(arm.name), _gaps(comparison, arm, to)
+    decision = comparison.decisions(to).get(arm.name)
     marks = "".join(
         f'<circle cx="{scale(gap)}" cy="{_SEEDS}" r="4"><title>seed {seed}: {gap:+.4f}</title></circle>'
-        for seed, gap in gaps.items()
+        for seed, gap in _gaps(comparison, arm, to).items()
         if math.isfinite(gap)
     )
     said = "no finite values"
@@ -115,7 +115,7 @@ def _row(comparison: Comparison, arm: Arm, to: Arm, scale: _Scale, ground: str, 
                 for end in (decision.low, decision.high)
             )
         marks += f'<svg x="{scale(decision.mean)}" y="{_MEAN}" class="point">{_DIAMOND}</svg>'
-        when = verdict_of(decision, len(gaps)).removeprefix(decision.verdict)
+        when = verdict_of(decision, arm, to).removeprefix(decision.verdict)
         said = f'<b class="{decision.verdict}">{_VERDICTS[decision.verdict]}</b>{when} {typeset(str(decision))}'
     kind = f" <small>{look.kind}</small>" if look.kind else ""
     return (

@@ -36,7 +36,7 @@ def summary_rows(comparison: Comparison) -> Table:
         if primary is not None:
             decision = decisions.get(arm.name)
             cells += [str(arm.interval(primary.key) or "")]
-            cells += ["", ""] if decision is None else [str(decision), verdict_of(decision, len(arm.metrics))]
+            cells += ["", ""] if decision is None else [str(decision), verdict_of(decision, arm, comparison.arms[0])]
         cells += [str(arm.interval(metric.key) or "") for metric in beside]
         means = [arm.interval(metric.key) for metric in geometry]
         rows.append([*cells, *("" if mean is None else mean.rounded for mean in means)])
@@ -67,8 +67,7 @@ def difference_rows(comparison: Comparison, to: Arm) -> Table:
             for metric in metrics:
                 decision = decisions.get(arm.name) if metric == comparison.primary else None
                 gap = comparison.difference(arm, metric, to)
-                judged = "" if decision is None or gap is None else verdict_of(decision, gap.count)
-                cells.append(f"{decision} {judged}" if judged else str(gap or ""))
+                cells.append(str(gap or "") if decision is None else f"{decision} {verdict_of(decision, arm, to)}")
             rows.append([arm.name, *cells])
     return header, rows
 

@@ -148,7 +148,7 @@ def test_runs_that_ignore_their_seed_are_warned_of(tmp_path):
         found = sepnorm.compare(copies, ARMS, 7, tmp_path, metrics={"accuracy": True}, quiet=True)
     assert {each.verdict for each in found.decisions().values()} == {"undecided"}
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "copies of one run" in page and "Better than" not in page
+    assert "copies of one run" in page and "Better than" not in page and "undecided after" not in page
 
 
 @pytest.mark.parametrize(
@@ -548,4 +548,6 @@ def test_an_arm_that_shares_no_seed_with_the_baseline_is_said_to(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("arm,seed,accuracy\nln,0,1\nbn,0,2\nrms,7,1\n")
     page = compare_scores(table, tmp_path / "out", {"accuracy": True})[1]
+    table.write_text("arm,seed,accuracy\n" + "".join(f"ln,{i},{i / 100}\nbn,{i + 2},{i}\n" for i in range(9)))
+    assert "better after" not in compare_scores(table, tmp_path / "other", {"accuracy": True})[1].read_text("utf-8")
     assert "rms gave no finite values in a seed of ln" in page.read_text(encoding="utf-8")
