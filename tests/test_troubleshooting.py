@@ -833,7 +833,26 @@ def _(here: Here) -> None:
 
     ours, theirs = Pipe()
     theirs.close()
-    raise _received(ours)[1]
+    raise _received(ours, SimpleNamespace(exitcode=-9, join=lambda timeout: None))[1]
+
+
+@case("a run's process could not start")
+def _(here: Here) -> None:
+    from multiprocessing import Pipe
+
+    from sepnorm.experiment.launchers.local import _received
+
+    ours, theirs = Pipe()
+    theirs.close()
+    raise _received(ours, SimpleNamespace(exitcode=1, join=lambda timeout: None))[1]
+
+
+@case("Every arm has the same metrics in every seed")
+def _(here: Here) -> str:
+    Path("t.csv").write_text(
+        "arm,seed,accuracy\n" + "".join(f"{arm},{seed},0.5\n" for arm in "ab" for seed in range(3))
+    )
+    return here.run("compare", "scores", "t.csv", "--higher", "accuracy")
 
 
 @case("pip install 'sepnorm[cluster]'")

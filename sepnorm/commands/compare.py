@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Settings that ``--set`` may not change, since each arm or seed has its own value.
 _EACH = {"norm": "arms are named by --norms", "seed": "seeds are counted by --seeds"}
 #: Options that ``compare scores`` reads.
-_OF_SCORES = ("domain", "table", "higher", "lower", "margin", "out", "as_json", "quiet")
+_OF_SCORES = ("domain", "table", "higher", "lower", "baseline", "margin", "out", "as_json", "quiet")
 
 
 def compare(
@@ -64,6 +64,9 @@ def compare(
     ] = "",
     lower: Annotated[
         str, typer.Option(help="With scores: metrics for which lower is better, separated by commas.")
+    ] = "",
+    baseline: Annotated[
+        str, typer.Option(help="With scores: the arm to compare with; default the first one in the table.")
     ] = "",
     preset: Preset = None,
     data: TrainingData = None,
@@ -104,10 +107,12 @@ def compare(
         raise SepNormError(f"--margin is a finite number of at least 0, found {margin}.")
     if domain == "scores":
         _refuse_beside_scores(context)
-        _compare_scores(table, higher, lower, margin, out, as_json, quiet)
+        _compare_scores(table, higher, lower, baseline or None, margin, out, as_json, quiet)
         return
-    if table is not None or higher or lower:
-        raise SepNormError(f"a table, --higher and --lower are only for compare scores, found them with {domain!r}.")
+    if table is not None or higher or lower or baseline:
+        raise SepNormError(
+            f"a table, --higher, --lower and --baseline are only for compare scores, found them with {domain!r}."
+        )
     numbers = _seeds(seeds, most)
     from sepnorm.domains import open_domain
     from sepnorm.domains.comparison import compare_domain, parse_arms, plan
@@ -153,12 +158,19 @@ def _refuse_beside_scores(context: typer.Context) -> None:
         if given and name not in _OF_SCORES:
             option = next(each.opts[0] for each in context.command.params if each.name == name)
             raise SepNormError(
-                f"{option} has no effect with scores: arms and seeds are those of the table, and its first arm is the baseline."
+                f"{option} has no effect with scores: arms and seeds are those of the table, and --baseline names the first arm."
             )
 
 
 def _compare_scores(
-    table: Path | None, higher: str, lower: str, margin: float | None, out: Path | None, as_json: bool, quiet: bool
+    table: Path | None,
+    higher: str,
+    lower: str,
+    baseline: str | None,
+    margin: float | None,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     if table is None:
         raise SepNormError("compare scores needs a table: sepnorm compare scores results.csv --higher accuracy.")
@@ -170,7 +182,8 @@ def _compare_scores(
         raise SepNormError("name the deciding metric: --higher accuracy or --lower error.")
     from sepnorm.domains.scores import compare_scores
 
-    comparison, page = compare_scores(table, out or Path("runs") / f"compare-scores-{table.stem}", named, margin)
+    folder = out or Path("runs") / f"compare-scores-{table.stem}"
+    comparison, page = compare_scores(table, folder, named, margin, baseline)
     _show(comparison, page, as_json, quiet)
 
 

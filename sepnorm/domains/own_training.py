@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-import pickle
 import random
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,14 +15,21 @@ from torch import nn
 
 from sepnorm.arguments import number, require_module, whole
 from sepnorm.domains.comparison import keep_earlier, run_and_write, short_text
-from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError, SepNormWarning
+from sepnorm.domains.own_checks import (
+    refuse_different,
+    require_importable,
+    warn_of_copies,
+    warn_of_earlier_code,
+    warn_of_same,
+)
+from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError
 from sepnorm.experiment.comparison import Comparison
 from sepnorm.experiment.launcher_settings import refuse_many_processes
 from sepnorm.experiment.launchers.local import cores
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.running import compare as compare_configs
 from sepnorm.experiment.runs import Outcome, record_failure
-from sepnorm.files import make_folder, write_text
+from sepnorm.files import make_folder
 from sepnorm.report.progress import training_progress
 from sepnorm.report.terminal import say
 from sepnorm.surgery.conversion import convert
@@ -34,6 +38,7 @@ from sepnorm.training.configs import ArmConfig, build, parse_arm
 
 #: Default largest number of seeds with ``seeds="auto"``.
 MOST_SEEDS = 12
+_LONGEST = 80  # letters of a wrong value in a sentence
 _FILES = "files"  # the user's part of a run's folder, in which nothing of ours is written or deleted
 
 
@@ -69,6 +74,7 @@ class OwnConfig(ArmConfig):
     """Settings of a run of a user's function. ``data`` was the title in earlier versions."""
 
     incidental: ClassVar[frozenset[str]] = frozenset({"data", "threads"})
+    foreign: ClassVar[bool] = True
 
     data: str = "own training"
 
@@ -100,8 +106,8 @@ def compare(
     Args:
         run: ``run(arm, seed, folder)`` trains one model and returns its metrics by name. Call ``arm.apply(model)`` to
             give the model its norms; a module of your own needs ``arm.apply(model, example=batch)``. Python, NumPy and
-            torch are seeded before. ``folder`` is the run's own, for a model and checkpoints: it exists, nothing else
-            is written to it, and it is kept.
+            torch are seeded before; pass ``seed`` on to libraries that seed themselves. ``folder`` is the run's own, for
+            a model and checkpoints: it exists, nothing else is written to it, and it is kept.
         arms: names such as ``["ln", "bn@final", "bn+ln@final"]``, baseline first.
         seeds: number of seeds; or ``"auto"``: seeds are added until every arm is better, worse or equal, up to
             ``most``.
@@ -131,17 +137,22 @@ def compare(
     adaptive = seeds == "auto"
     if isinstance(seeds, str) and not adaptive:
         raise SepNormError(f"seeds is a number or 'auto', found {seeds!r}.")
+    if adaptive and all(each.higher_is_better is None for each in declared.declared if each.primary):
+        raise SepNormError(
+            "seeds='auto' needs a primary metric with a better direction, or no arm is ever decided: say higher_is_better as True "
+            "or False, or give a number of seeds."
+        )
     count = whole(most, "most", least=3) if adaptive else whole(seeds, "seeds", least=1)
     workers = whole(workers, "workers", least=1)
     if workers > 1 and launcher == "local":
-        _require_importable(run)
+        require_importable(run)
     name = title or getattr(run, "__name__", "own training")
     threads = max(1, cores() // workers) if workers > 1 else 0
     configs = [build(OwnConfig, {"threads": threads} | parse_arm(arm)) for arm in _several(arms)]
     folder = Path(out)
     make_folder(folder)
     keep_earlier(folder, [config.arm for config in configs])
-    _warn_of_earlier_code(run, folder)
+    warn_of_earlier_code(run, folder)
     recipe = OwnRecipe(run, declared)
 
     def checked() -> Comparison:
@@ -150,13 +161,14 @@ def compare(
                 recipe.opened, declared, configs[0], configs, range(count), folder, launcher, watch, margin, adaptive,
                 workers,
             )  # fmt: skip
-        _refuse_different(found)
+        refuse_different(found)
         if (missing := declared.missing(found.keys)) is not None:
             raise SepNormError(f"no run gave {missing.key!r}: they gave {', '.join(found.keys)}.")
         return found
 
     found, page = run_and_write(checked, folder, f"Shared and separate norms: {name}")
-    _warn_of_same(found)
+    warn_of_copies(found)
+    warn_of_same(found)
     if not quiet:
         say(f"{short_text(found)}\nReport: {page}", error=True)
     return found
@@ -184,66 +196,11 @@ def declare(metrics: Mapping[str, bool] | Sequence[Metric]) -> Metrics:
     return Metrics(found)
 
 
-def _warn_of_earlier_code(run: Run, folder: Path) -> None:
-    """Warns if runs in ``folder`` were finished by another version of ``run``: they are not repeated."""
-    try:
-        now = inspect.getsource(run)
-    except (OSError, TypeError):
-        return
-    kept = folder / "run.txt"
-    if not any(folder.glob("runs/*/metrics.json")) or not kept.is_file():
-        write_text(kept, now)
-    elif kept.read_text(encoding="utf-8") != now:
-        warnings.warn(
-            f"the training function has changed since runs in {folder} were finished, and these are not repeated: unless the "
-            "change does not matter, name another out, or remove that folder.",
-            SepNormWarning,
-            stacklevel=3,
-        )
-
-
-def _require_importable(run: Run) -> None:
-    """Refuses functions that other processes cannot import, such as a lambda."""
-    try:
-        pickle.dumps(run)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        raise SepNormError(
-            f"run is {getattr(run, '__qualname__', repr(run))}, which other processes cannot import: with workers above 1, define "
-            "it at the top level of a module."
-        ) from None
-
-
-def _several(arms: Sequence[str]) -> list[str]:
-    if isinstance(arms, str) or len(list(arms)) < 2:
-        raise SepNormError(f"a comparison has at least two arms, as ['ln', 'bn+ln@final'], found {arms!r}.")
-    return [str(arm) for arm in arms]
-
-
-def _refuse_different(found: Comparison) -> None:
-    """Refuses runs that return other metrics than most do."""
-    runs = {(arm.name, seed): frozenset(metrics) for arm in found.arms for seed, metrics in arm.metrics.items()}
-    usual = Counter(runs.values()).most_common(1)[0][0]
-    like = next(run for run, names in runs.items() if names == usual)
-    for arm in found.arms:
-        for seed in arm.metrics:
-            if odd := sorted(usual ^ runs[arm.name, seed]):
-                raise SepNormError(
-                    f"runs give different metrics: {', '.join(odd)} is not in both {like[0]}, seed {like[1]}, and "
-                    f"{arm.name}, seed {seed}. Return the same names in every run, and remove {arm.folders[seed]}."
-                )
-
-
-def _warn_of_same(found: Comparison) -> None:
-    """Warns of arms whose runs are those of the baseline: their norms were most likely not applied."""
-    baseline, *others = found.arms
-    same = [arm.name for arm in others if arm.metrics == baseline.metrics]
-    if same and len(baseline.metrics) > 1:
-        warnings.warn(
-            f"{', '.join(same)} gave the metrics of {baseline.name} in every seed: most likely run does not call "
-            "arm.apply(model) on the model that it trains.",
-            SepNormWarning,
-            stacklevel=3,
-        )
+def _several(arms: Iterable[str]) -> list[str]:
+    found = [] if isinstance(arms, str) or not isinstance(arms, Iterable) else [str(arm) for arm in arms]
+    if len(found) < 2:
+        raise SepNormError(f"a comparison has at least two arms, as ['ln', 'bn+ln@final'], found {found or arms!r}.")
+    return found
 
 
 class OwnRecipe:
@@ -259,17 +216,18 @@ class OwnRecipe:
     def run(self, config: ArmConfig, folder: Path, report: Any = None) -> Outcome:
         place = folder.parent  # folder of the whole run; ``folder`` itself is deleted at its end
         which = f"the run of {config.arm}, seed {config.seed}"
-        files = place / _FILES
+        files = (place / _FILES).absolute()
         files.mkdir(parents=True, exist_ok=True)
         _begin_from(config.seed)
         try:
-            found = self.own(Arm(config.arm, config.norm, config.sites), config.seed, files)
+            with chdir("."):  # back to this folder, whichever the function changes to
+                found = self.own(Arm(config.arm, config.norm, config.sites), config.seed, files)
         except KeyboardInterrupt:
             raise InterruptedRunError(
                 f"{which} was stopped, and those before it are saved in {place.parent}",
                 "the same call goes on from there",
             ) from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise record_failure(config, place, error) from error
         metrics = self._checked(found, which)
         if (missing := self.declared.missing(metrics)) is not None:
@@ -287,15 +245,23 @@ class OwnRecipe:
         metrics: dict[str, float] = {}
         for key, value in found.items():
             try:
-                metrics[str(key)] = float(value)
-            except (TypeError, ValueError):
-                raise RunFailedError(f"{which} gave {key!r} as {value!r}, which is no number.") from None
+                number = float(value.item() if hasattr(value, "item") else value)
+                wrong = "" if math.isfinite(number) else f"as {number}: nothing can be compared with that."
+            except (TypeError, ValueError, RuntimeError):
+                number, wrong = None, f"as {_short(value)}, which is no number."
             except OverflowError:
-                raise RunFailedError(f"{which} gave {key!r} as a number that is too large for a float.") from None
-        bad = [key for key, value in metrics.items() if not math.isfinite(value)]
-        if bad:
-            raise RunFailedError(f"{which} gave {bad[0]!r} as {metrics[bad[0]]}: nothing can be compared with that.")
+                number, wrong = None, "as a number that is too large for a float."
+            if wrong and self.declared.declares(str(key)):
+                raise RunFailedError(f"{which} gave {key!r} {wrong}")
+            if number is not None:  # of others, words are left out, and what is not finite is kept as unknown
+                metrics[str(key)] = math.nan if wrong else number
         return metrics
+
+
+def _short(value: Any) -> str:
+    """A value for a sentence: a tensor may fill pages."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _begin_from(seed: int) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 from sepnorm.arguments import number
 from sepnorm.data.tables import rows_of_file
 from sepnorm.domains.comparison import write_comparison_folder
-from sepnorm.domains.own_training import declare
+from sepnorm.domains.own_checks import warn_of_copies
+from sepnorm.domains.own_training import OwnConfig, declare
 from sepnorm.errors import SepNormError, nearest
 from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.experiment.metrics import Metric
 from sepnorm.files import make_folder, require_file
-from sepnorm.training.configs import ArmConfig
 
 _LONG = {"metric", "value"}
 
@@ -58,7 +58,7 @@ def compare_scores(
             f"{path} has no metric {missing.key!r}: it has {', '.join(sorted(known))}.{nearest(missing.key, known)}"
         )
     order = sorted(values, key=lambda name: name != baseline) if baseline is not None else list(values)
-    config = ArmConfig(data=path.name)
+    config = OwnConfig(data=path.name)
     found = Comparison([Arm(name, config, values[name]) for name in order], declared, margin)
     primary = found.leading[0].key
     for name, runs in values.items():
@@ -66,6 +66,7 @@ def compare_scores(
             raise SepNormError(f"{path} has no {primary} for arm {name!r}, seed {lacking[0]}.")
     if not any(found.decisions().values()):
         raise SepNormError(f"{path} has no seed that {order[0]} and another arm share: differences are paired by seed.")
+    warn_of_copies(found)
     folder = Path(out)
     make_folder(folder)
     return found, write_comparison_folder(found, folder, f"Scores of {path.name}")

@@ -47,6 +47,7 @@ class Comparison:
         most: largest number of seeds, if seeds were added until all arms were decided; None for a fixed number.
         planned: number of seeds, if it was fixed before the first run.
         earlier: numbers of seeds of earlier reports in the same folder, with another number planned.
+        failed: arm and seed of runs that failed. These seeds are left out, and arms of which every run failed.
     """
 
     arms: list[Arm]
@@ -55,6 +56,7 @@ class Comparison:
     most: int | None = None
     planned: int | None = None
     earlier: list[int] = field(default_factory=list)
+    failed: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def budget(self) -> int:
@@ -96,6 +98,24 @@ class Comparison:
         wanted = self.primary.beside if self.primary is not None else ""
         return self.declared.find(wanted) if wanted in self.keys else None
 
+    def judged(self, arm: Arm) -> list[dict[str, float]]:
+        """What the runs of an arm measured in declared metrics of which one direction is better, by seed.
+
+        Args:
+            arm: the arm.
+
+        Returns:
+            These metrics of each run. Others, such as the time of a run, differ between copies of one run as well.
+        """
+        keys = {key for key in self.keys if self.declared.find(key).higher_is_better is not None}
+        return [{key: found[key] for key in found.keys() & keys} for _, found in sorted(arm.metrics.items())]
+
+    @property
+    def copies(self) -> bool:
+        """Whether the seeds are most likely copies of one run: in each arm they measured the same, in three or more."""
+        runs = [self.judged(arm) for arm in self.arms]
+        return all(len(found) >= FIRST and found[0] and found.count(found[0]) == len(found) for found in runs)
+
     def difference(self, arm: Arm, metric: Metric, to: Arm | None = None) -> Difference | None:
         """The difference of two arms in a metric, paired by seed, with an interval and without a verdict.
 
@@ -124,8 +144,20 @@ class Comparison:
             return self.margin or 0.0
         return default_margin(values if self.most is None else values[:FIRST])
 
+    def family(self, to: Arm | None = None) -> set[str]:
+        """Names of the arms that verdicts against an arm are corrected for: all that were planned, failed ones too.
+
+        Args:
+            to: the arm to compare with; default the baseline.
+
+        Returns:
+            The names.
+        """
+        planned = {arm.name for arm in self.arms} | {name for name, _ in self.failed}
+        return planned - {self.arms[0].name, (to or self.arms[0]).name}
+
     def decisions(self, to: Arm | None = None) -> dict[str, Decision]:
-        """The verdict on every arm by the primary metric, corrected for the number of arms that are judged here.
+        """The verdict on every arm by the primary metric, corrected for the number of arms that were planned.
 
         Verdicts against another arm than the baseline are a family of their own: the error rates hold for the arms
         against each ``to`` by itself. All are judged by the margin of the baseline. If seeds were added one by one, an
@@ -146,13 +178,16 @@ class Comparison:
             if arm is not baseline
         }
         gaps = {name: found for name, found in gaps.items() if found and all(map(math.isfinite, found))}
-        better, margin = bool(metric.higher_is_better), self.margin_to()
+        if self.copies:
+            gaps = {name: found[:1] for name, found in gaps.items()}  # copies of one run count as one
+        better, margin, others = bool(metric.higher_is_better), self.margin_to(), len(self.family(to)) - len(gaps)
         if self.most is None or not gaps:
-            return decide(gaps, margin=margin, higher_is_better=better) if gaps else {}
+            return decide(gaps, margin=margin, higher_is_better=better, others=others) if gaps else {}
         found: dict[str, Decision] = {}
         for count in range(1, max(map(len, gaps.values())) + 1):
             now = {name: values[:count] for name, values in gaps.items()}
-            for name, decision in decide(now, margin=margin, higher_is_better=better, most=self.most).items():
+            judged = decide(now, margin=margin, higher_is_better=better, most=self.most, others=others)
+            for name, decision in judged.items():
                 if name not in found or found[name].verdict == "undecided":
                     found[name] = decision
         return found
@@ -179,6 +214,7 @@ class Comparison:
             "most_seeds": self.most,
             "planned_seeds": self.budget,
             "earlier_looks": self.earlier,
+            "failed": [{"arm": name, "seed": seed} for name, seed in self.failed],
             "decisions": {
                 name: {
                     "mean": found.mean,

@@ -30,7 +30,9 @@ or not (Tamhane et al., Statistics in Medicine 40:5333, 2021, review such method
 *No spread.* With a coarse metric, or one at its limit, two runs may differ by the same number in every seed. The t-test
 would then be certain with two seeds. Instead, n identical differences count as n equal signs. Their interval is the
 point itself if 2^(1 - n), the level of the sign test, is at most the arm's level (six seeds for one arm at 95 %), else
-unbounded. This holds under optional stopping as well, since n equal signs contain all fewer. ``Equal`` needs as many.
+unbounded. This holds under optional stopping as well, since n equal signs contain all fewer. With ``most`` the limits of
+``sequential`` have spent nine tenths of the level, and the sign test has the remaining tenth (nine seeds). ``Equal``
+needs as many.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from sepnorm.arguments import flag, number, whole
 from sepnorm.errors import SepNormError
 from sepnorm.experiment.forecast import seeds_to_decide
 from sepnorm.experiment.intervals import decimals
-from sepnorm.experiment.sequential import FIRST, LEAST_LEVEL, critical_values
+from sepnorm.experiment.sequential import FIRST, LEAST_LEVEL, RESERVE, critical_values
 
 FARTHEST = 200  # largest number of seeds of a forecast without ``most``
 _ROUNDING = 1e-9  # a spread this small relative to the difference or the margin comes from rounding
@@ -137,6 +139,7 @@ def decide(
     higher_is_better: bool,
     confidence: float = 0.95,
     most: int | None = None,
+    others: int = 0,
 ) -> dict[str, Decision]:
     """Decides for each arm whether it is better, worse or equal, from its paired differences to the baseline.
 
@@ -156,6 +159,7 @@ def decide(
         higher_is_better: whether a higher value of the metric is better.
         confidence: of all verdicts together, from 0.5 to 0.999.
         most: largest number of seeds, if the number is not fixed in advance.
+        others: number of planned arms without differences, for which verdicts are corrected too.
 
     Returns:
         A decision for each arm, by its name.
@@ -164,24 +168,23 @@ def decide(
         SepNormError: if an arm has no differences, too many, or one that is not finite, or an argument is out of range.
     """
     margin, flipped = number(margin, "margin", least=0), not flag(higher_is_better, "higher_is_better")
+    family = len(differences) + whole(others, "others", least=0)
     level = round(1 - number(confidence, "confidence"), 12)
     if not 0.001 <= level <= 0.5:
         raise SepNormError(f"confidence is a number from 0.5 to 0.999, found {confidence}.")
     if most is not None:
         most = whole(most, "most", least=FIRST)
-        if level / max(1, len(differences)) < LEAST_LEVEL:
-            raise SepNormError(
-                f"confidence {confidence} is too high for {len(differences)} arms: lower it or leave arms out."
-            )
+        if level / max(1, family) < LEAST_LEVEL:
+            raise SepNormError(f"confidence {confidence} is too high for {family} arms: lower it or leave arms out.")
     arms = {name: _summary(name, values, margin, most) for name, values in differences.items()}
 
     half = partial(_half, most=most)
-    differing = _holm(arms, lambda name, share: abs(arms[name].mean) > half(arms[name], share), level)
-    equal = _holm(arms, lambda name, share: abs(arms[name].mean) + half(arms[name], share) <= margin, level)
+    differing = _holm(arms, lambda name, share: abs(arms[name].mean) > half(arms[name], share), level, others)
+    equal = _holm(arms, lambda name, share: abs(arms[name].mean) + half(arms[name], share) <= margin, level, others)
 
     found = {}
     for name, arm in arms.items():
-        share = level / len(arms)
+        share = level / family
         low, high = arm.mean - half(arm, share), arm.mean + half(arm, share)
         verdict = "undecided"
         if name in differing:
@@ -214,9 +217,14 @@ def _summary(name: str, values: Sequence[float], margin: float, most: int | None
 def _half(arm: _Arm, level: float, most: int | None) -> float:
     """Half-width of an arm's interval of confidence 1 - level."""
     if arm.constant:
-        return 0.0 if 2.0 ** (1 - arm.count) <= level else math.inf
+        return 0.0 if 2.0 ** (1 - arm.count) <= _sign_level(level, most) else math.inf
     limit = (_student(arm.count, level) if most is None else critical_values(most, level))[arm.count]
     return math.inf if math.isinf(limit) else limit * arm.deviation / math.sqrt(arm.count)
+
+
+def _sign_level(level: float, most: int | None) -> float:
+    """The level of the sign test of identical differences."""
+    return level if most is None else RESERVE * level
 
 
 @lru_cache(maxsize=256)
@@ -227,12 +235,15 @@ def _student(most: int, level: float) -> tuple[float, ...]:
     return (math.inf, math.inf, *(-stdtrit(range(1, most), level / 2)).tolist())
 
 
-def _holm(names: Iterable[str], rejects: Callable[[str, float], bool], level: float) -> set[str]:
-    """Holm's step-down method: the hypotheses that are rejected, if ``rejects`` tests each at a given level."""
+def _holm(names: Iterable[str], rejects: Callable[[str, float], bool], level: float, others: int) -> set[str]:
+    """Holm's step-down method: the hypotheses that are rejected, if ``rejects`` tests each at a given level.
+
+    ``others`` further ones have no data and are never rejected.
+    """
     every = set(names)
     rest = every
     while rest:
-        fallen = {name for name in rest if rejects(name, level / len(rest))}
+        fallen = {name for name in rest if rejects(name, level / (len(rest) + others))}
         if not fallen:
             break
         # the rest is tested at a higher level, at which those already rejected would be rejected too
@@ -244,7 +255,7 @@ def _more_seeds(arm: _Arm, level: float, margin: float, most: int | None) -> int
     if arm.count == most:  # no look is left: as for a new comparison with a fixed number of seeds
         most = None
     if arm.constant:  # assuming it stays constant
-        needed = 1 + math.ceil(math.log2(1 / level))
-        return needed - arm.count if needed <= (most or FARTHEST) else None
+        needed = 1 + math.ceil(math.log2(1 / _sign_level(level, most)))
+        return max(1, needed - arm.count) if needed <= (most or FARTHEST) else None
     limits = _student(FARTHEST, level) if most is None else critical_values(most, level)
     return seeds_to_decide(arm.mean, arm.deviation, arm.count, limits, margin, sequential=most is not None)

@@ -20,14 +20,14 @@ def decimals(half: float) -> int:
 
 
 def _shown(mean: float, half: float, sign: str = "") -> str:
-    """``0.823 ± 0.008``: three decimals, more for a narrow interval, and fewer for large values with a wide one."""
+    """``0.823 ± 0.008``: the decimals that the half-width supports; three if it is 0 or unknown."""
     if math.isnan(half) or half <= _ROUNDING * abs(mean):
         kind = ".3f" if mean == 0 or 1e-3 <= abs(mean) < 1e3 else ".3g"
         return f"{mean:{sign}{kind}}" + ("" if math.isnan(half) else f" ± {0:{kind}}")
     if math.isinf(half):
         return f"{mean:{sign}.3g}"
-    places = decimals(half) if half < 1e-3 else 3 if max(abs(mean), half) < 10 else min(3, decimals(half))
-    return f"{mean:{sign}.{places}f} ± {half:.{places}f}"
+    places = decimals(half)
+    return f"{round(mean, places) + 0.0:{sign}.{places}f} ± {half:.{places}f}"
 
 
 @dataclass(eq=False)
@@ -41,12 +41,17 @@ class Interval:
     def __str__(self) -> str:
         return _shown(self.mean, self.half)
 
+    @property
+    def rounded(self) -> str:
+        """The mean alone, with the decimals that its interval supports."""
+        return str(self).partition(" ")[0]
+
 
 def interval(values: Sequence[float]) -> Interval:
     """Mean and 95 % interval of values, one for each seed.
 
     >>> str(interval([1.0, 2.0, 3.0]))
-    '2.000 ± 2.484'
+    '2 ± 2'
     """
     from scipy.stats import t
 

@@ -118,6 +118,17 @@ class Metrics:
         judged = any(each.primary and each not in absent for each in self.declared)
         return next((each for each in absent if not (each.primary and judged)), None)
 
+    def declares(self, key: str) -> bool:
+        """Whether a key is that of a declared metric.
+
+        Args:
+            key: a key that a run reported.
+
+        Returns:
+            False for a key that no metric, and no pattern of one, has.
+        """
+        return self._declared(key)[1] is not None
+
     def is_single(self, key: str) -> bool:
         """Whether a key belongs to one of several test sets, which a pattern stands for.
 

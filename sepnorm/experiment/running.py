@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from sepnorm.experiment.slugs import run_folder
 from sepnorm.files import intact, read_json
 from sepnorm.training.configs import ArmConfig, arm_names
 from sepnorm.training.trainer import Report
+
+_COPIES = 2 * FIRST  # seeds that change nothing before no further one is begun
 
 
 class UnfinishedComparisonError(RunFailedError):
@@ -71,11 +73,12 @@ def compare(
         }
 
     def enough() -> int | None:
-        """The first number of seeds that decides every arm, or None."""
+        """The first number of seeds that decides every arm, or with which they are plainly copies of one run."""
         if not adaptive:
             return None
         whole = [*(len(done) == len(names) for done in finished().values()), False].index(False)
-        return next((count for count in range(FIRST, whole + 1) if read(seeds[:count]).decided), None)
+        looks = ((count, read(seeds[:count])) for count in range(FIRST, whole + 1))
+        return next((count for count, found in looks if found.decided or (found.copies and count >= _COPIES)), None)
 
     def complete() -> Comparison | None:
         """The seeds that are finished in every arm, or else in every arm that has finished runs."""
@@ -83,7 +86,11 @@ def compare(
         if set(names) not in done.values():
             arms = [name for name in names if any(name in ended for ended in done.values())]
         shared = [seed for seed, ended in done.items() if ended.issuperset(arms)]
-        return read(shared, arms) if shared and len(arms) > 1 and names[0] in arms else None
+        if not shared or len(arms) < 2 or names[0] not in arms:
+            return None
+        found = read(shared, arms)
+        found.failed = news.failed
+        return found
 
     def jobs() -> Iterator[Job]:
         for seed, places in every.items():  # seed by seed, so that an interrupted comparison has complete pairs
@@ -107,10 +114,10 @@ def compare(
 
 @dataclass(eq=False)
 class _Failures:
-    """Passes news of runs on to a watch, and notes whether one failed."""
+    """Passes news of runs on to a watch, and notes arm and seed of those that failed."""
 
     watch: Watch | None
-    failed: bool = False
+    failed: list[tuple[str, int]] = field(default_factory=list)
 
     def expect(self, arms: Sequence[str], seeds: Sequence[int]) -> None:
         if self.watch is not None:
@@ -120,7 +127,7 @@ class _Failures:
         return None if self.watch is None else self.watch.start(arm, seed)
 
     def finish(self, arm: str, seed: int, failed: bool = False) -> None:
-        self.failed |= failed
+        self.failed += [(arm, seed)] if failed else []
         if self.watch is not None:
             self.watch.finish(arm, seed, failed)
 

@@ -104,7 +104,7 @@ def _run(recipe: Recipe, config: ArmConfig, folder: Path, report: Report | None)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def record_failure(config: ArmConfig, folder: Path, error: Exception) -> RunFailedError:
+def record_failure(config: ArmConfig, folder: Path, error: BaseException) -> RunFailedError:
     """Writes the traceback to ``error.txt`` in the run's folder, and returns an error that names it."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "error.txt", "".join(traceback.format_exception(error)))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FIRST = 3  # two seeds decide nothing: a limit for t with one degree of freedom would be in the hundreds
 LEAST_LEVEL = 1e-4  # below it the error of the integration may exceed a hundredth of the level
 _SHAPE = 0.15
-_RESERVE = 0.1
+RESERVE = 0.1
 _NEVER = 1e-8  # looks with a lower nominal level are skipped
 _CELLS, _NODES = 128, 32  # the level is exact to a thousandth for levels from 0.005, to a hundredth from LEAST_LEVEL
 
@@ -53,7 +53,7 @@ def critical_values(most: int, level: float) -> tuple[float, ...]:
     from scipy.optimize import brentq
     from scipy.special import ndtri
 
-    level = (1 - _RESERVE) * level
+    level = (1 - RESERVE) * level
     lowest, highest = -ndtri(level / 2), -ndtri(level / 2 / max(1, most - FIRST + 1))
     constant = lowest  # for a single look
     if most > FIRST:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -114,9 +115,8 @@ def _decided(comparison: Comparison) -> str:
 
 def verdict_class(cell: str) -> str:
     """The CSS class of a cell that ends with a verdict."""
-    return next(
-        (verdict for verdict in ("better", "equal", "worse") if cell == verdict or cell.endswith(f" {verdict}")), ""
-    )
+    found = re.search(r"(?:^| )(better|equal|worse)(?: after \d+ seeds)?$", cell)
+    return found[1] if found else ""
 
 
 def _which(comparison: Comparison, arms: Sequence[Arm]) -> str:

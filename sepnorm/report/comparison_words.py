@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from sepnorm.experiment.comparison import Comparison, by_mean, comparable
+from sepnorm.experiment.comparison import Arm, Comparison, by_mean, comparable
 from sepnorm.experiment.decisions import Decision
 from sepnorm.experiment.metrics import LOSS, Metric
 from sepnorm.report.selection import references
 
+#: What is said of seeds that change nothing.
+COPIES = "Every arm has the same metrics in every seed: these are most likely copies of one run"
 #: Arms listed by name.
 FEW = 6
 
@@ -22,7 +24,10 @@ def headline(comparison: Comparison) -> str:
 def verdict_parts(comparison: Comparison) -> tuple[str, list[str], str]:
     """A note on what could be judged, a clause per arm, and the best means."""
     scored = any(metric.kind == "score" for metric in comparison.columns)
-    note = "" if scored else "The data have no labels, so only geometry was measured. "
+    note = _unfinished(comparison)
+    if comparison.copies:
+        note += f"{COPIES}, and no verdict counts: give every run its seed. "
+    note += "" if scored else "The data have no labels, so only geometry was measured. "
     metric = comparison.primary
     if metric is None:
         return note + "None of the metrics is declared as better one way, so there is no verdict.", [], ""
@@ -39,6 +44,21 @@ def verdict_parts(comparison: Comparison) -> tuple[str, list[str], str]:
     if missing := [arm.name for arm in comparison.arms[1:] if arm.name not in found]:
         clauses.append(f"{', '.join(missing)} gave no finite values in a seed of {comparison.arms[0].name}")
     return note, clauses, _best(comparison, metric)
+
+
+def _unfinished(comparison: Comparison) -> str:
+    """Which runs failed, and what that means for verdicts; empty if none did."""
+    seeds: dict[str, list[str]] = {}
+    for name, seed in comparison.failed:
+        seeds.setdefault(name, []).append(str(seed))
+    if not seeds:
+        return ""
+    runs = [f"{name}, seed{'s' * (len(each) > 1)} {', '.join(each)}" for name, each in seeds.items()]
+    more = f", and runs of {len(runs) - FEW} more arms" if len(runs) > FEW else ""
+    return (
+        f"Unfinished: {'; '.join(runs[:FEW])}{more} failed. Seeds with a failed run are left out, so verdicts do not hold if "
+        "failing depends on the arm. "
+    )
 
 
 def _best(comparison: Comparison, metric: Metric) -> str:
@@ -63,6 +83,12 @@ def clause(decision: Decision, most: int | None = None) -> str:
     return f"{verdict} ({decision}, {seeds}{more})"
 
 
+def verdict_of(decision: Decision, arm: Arm, to: Arm) -> str:
+    """``better``; or ``better after 4 seeds``, if it was reached before the last seed that both arms have."""
+    early = decision.verdict != "undecided" and decision.count < len(arm.metrics.keys() & to.metrics.keys())
+    return decision.verdict + (f" after {decision.count} seeds" if early else "")
+
+
 def _forecast(decision: Decision, most: int | None) -> str:
     """How many seeds would decide. Further ones may only be added within ``most``."""
     count, more = decision.count, decision.more_seeds
@@ -76,7 +102,8 @@ def _forecast(decision: Decision, most: int | None) -> str:
 
 def explanation(comparison: Comparison) -> str:
     """Explains how verdicts and intervals are computed."""
-    note = "Means over seeds ± 95 % interval (Student). Differences are paired by seed: the same data, order and first weights. "
+    same = "" if comparison.arms[0].config.foreign else ": the same data, order and first weights"
+    note = f"Means over seeds ± 95 % interval (Student). Differences are paired by seed{same}. "
     if comparison.primary is not None:
         margin = f"{comparison.margin_to():.2g}"
         note += f"Arms are judged by {comparison.primary.name} alone, "
@@ -85,9 +112,11 @@ def explanation(comparison: Comparison) -> str:
             f"Equal means that the interval lies within ±{margin}. Other columns are exploratory and have no verdict. "
         )
     if comparison.most is not None:
+        ended = "a run failed" if comparison.failed else "every arm was decided"
         note += (
-            f"Seeds were added until every arm was decided, {comparison.most} at most; intervals of the primary metric allow for "
-            "looking after every seed. "
+            f"Seeds were added until {ended}, {comparison.most} at most; intervals of the primary metric allow for "
+            "looking after every seed. An arm keeps the difference and interval of the seeds that decided it; means and dots "
+            "are of all seeds. "
         )
     if comparison.looks:
         counts = " and ".join(map(str, comparison.looks))
@@ -103,7 +132,7 @@ def explanation(comparison: Comparison) -> str:
 
 def _correction(comparison: Comparison) -> str:
     """For how many arms verdicts are corrected. Each table of differences is a family of its own."""
-    families = [(to.name, len([arm for arm in comparison.arms[1:] if arm is not to])) for to in references(comparison)]
+    families = [(to.name, len(comparison.family(to))) for to in references(comparison)]
     if families[0][1] == 1:
         return "at 95 %. "
     if len(families) == 1:

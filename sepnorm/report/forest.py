@@ -7,12 +7,14 @@ import math
 from dataclasses import dataclass
 
 from sepnorm.experiment.comparison import Arm, Comparison, paired
-from sepnorm.report.arms import Style, styles
+from sepnorm.report.arms import Style, kind_of, styles
+from sepnorm.report.comparison_words import verdict_of
 from sepnorm.report.page import typeset
 from sepnorm.report.selection import references, shown_arms
 
 _VERDICTS = {"better": "better", "worse": "worse", "equal": "practically equal", "undecided": "undecided"}
 _TICKS = 6  # at most
+_SEEDS, _MEAN = "24%", "68%"  # heights in a row: side by side, so that neither hides the other
 
 
 @dataclass(frozen=True)
@@ -100,22 +102,21 @@ def _row(comparison: Comparison, arm: Arm, to: Arm, scale: _Scale, ground: str, 
     """One row: name, dots for seeds, diamond for the mean, interval, and verdict."""
     decision = comparison.decisions(to).get(arm.name)
     marks = "".join(
-        f'<circle cx="{scale(gap)}" cy="50%" r="4"><title>seed {seed}: {gap:+.4f}</title></circle>'
+        f'<circle cx="{scale(gap)}" cy="{_SEEDS}" r="4"><title>seed {seed}: {gap:+.4f}</title></circle>'
         for seed, gap in _gaps(comparison, arm, to).items()
         if math.isfinite(gap)
     )
     said = "no finite values"
     if decision is not None:
         if math.isfinite(decision.high - decision.low):
-            marks += (
-                f'<line class="interval" x1="{scale(decision.low)}" x2="{scale(decision.high)}" y1="50%" y2="50%"/>'
-            )
+            marks += f'<line class="interval" x1="{scale(decision.low)}" x2="{scale(decision.high)}" y1="{_MEAN}" y2="{_MEAN}"/>'
             marks += "".join(
-                f'<svg x="{scale(end)}" y="50%" class="point"><path class="interval" d="M0 -5V5"/></svg>'
+                f'<svg x="{scale(end)}" y="{_MEAN}" class="point"><path class="interval" d="M0 -5V5"/></svg>'
                 for end in (decision.low, decision.high)
             )
-        marks += f'<svg x="{scale(decision.mean)}" y="50%" class="point">{_DIAMOND}</svg>'
-        said = f'<b class="{decision.verdict}">{_VERDICTS[decision.verdict]}</b> {typeset(str(decision))}'
+        marks += f'<svg x="{scale(decision.mean)}" y="{_MEAN}" class="point">{_DIAMOND}</svg>'
+        when = verdict_of(decision, arm, to).removeprefix(decision.verdict)
+        said = f'<b class="{decision.verdict}">{_VERDICTS[decision.verdict]}</b>{when} {typeset(str(decision))}'
     kind = f" <small>{look.kind}</small>" if look.kind else ""
     return (
         f'<li class="row {look.kind}" style="--arm:{look.colour}"><span class="name">{html.escape(arm.name)}{kind}</span>'
@@ -150,8 +151,10 @@ def _caption(comparison: Comparison, arms: list[Arm]) -> str:
     assert comparison.primary is not None
     said = (
         f"Each line is an arm's {comparison.primary.name} minus that of another arm, paired by seed, in the unit of "
-        f"{comparison.primary.name}. Shared norms are hollow, separate ones filled."
+        f"{comparison.primary.name}."
     )
+    if any(kind_of(arm.name) for arm in arms):
+        said += " Shared norms are hollow, separate ones filled."
     if len(arms) < len(comparison.arms):
         said += f" {len(arms)} of {len(comparison.arms)} arms are drawn: the baseline and the best. Tables have all."
     return html.escape(said)

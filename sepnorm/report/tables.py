@@ -8,6 +8,7 @@ import io
 from sepnorm.errors import in_columns
 from sepnorm.experiment.comparison import Arm, Comparison
 from sepnorm.experiment.metrics import SHORT
+from sepnorm.report.comparison_words import verdict_of
 from sepnorm.report.selection import references
 
 #: Columns of a terminal that a table may take.
@@ -35,10 +36,10 @@ def summary_rows(comparison: Comparison) -> Table:
         if primary is not None:
             decision = decisions.get(arm.name)
             cells += [str(arm.interval(primary.key) or "")]
-            cells += ["", ""] if decision is None else [str(decision), decision.verdict]
+            cells += ["", ""] if decision is None else [str(decision), verdict_of(decision, arm, comparison.arms[0])]
         cells += [str(arm.interval(metric.key) or "") for metric in beside]
         means = [arm.interval(metric.key) for metric in geometry]
-        rows.append([*cells, *("" if mean is None else f"{mean.mean:.3g}" for mean in means)])
+        rows.append([*cells, *("" if mean is None else mean.rounded for mean in means)])
     judged = [] if primary is None else [primary.name, f"minus {comparison.arms[0].name}", "verdict"]
     short = [metric.name.removeprefix("[CLS] ").removeprefix("effective ") for metric in geometry]  # all are of [CLS]
     return ["arm", *([] if same else ["seeds"]), *judged, *(metric.name for metric in beside), *short], rows
@@ -66,7 +67,7 @@ def difference_rows(comparison: Comparison, to: Arm) -> Table:
             for metric in metrics:
                 decision = decisions.get(arm.name) if metric == comparison.primary else None
                 gap = comparison.difference(arm, metric, to)
-                cells.append(f"{decision} {decision.verdict}" if decision is not None else str(gap or ""))
+                cells.append(str(gap or "") if decision is None else f"{decision} {verdict_of(decision, arm, to)}")
             rows.append([arm.name, *cells])
     return header, rows
 

@@ -20,6 +20,7 @@ class ArmConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     incidental: ClassVar[frozenset[str]] = frozenset()  # settings that may differ when a run is continued or read
+    foreign: ClassVar[bool] = False  # whether sepnorm knows the metrics of a run alone, and not how it was trained
 
     data: str  # file, folder, name of a Hugging Face dataset, or name of packaged data
     norm: str = "ln"  # norms, [CLS] first, then tokens, as bn+ln; ln leaves the model's layer norms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from models import bert, sentences
@@ -31,7 +33,7 @@ def made_up(arm, seed, folder):
 
 
 def test_arms_and_seeds_are_run_judged_and_drawn(tmp_path):
-    found = sepnorm.compare(made_up, ARMS, 4, tmp_path, metrics={"accuracy": True, "loss": False})
+    found = sepnorm.compare(made_up, iter(ARMS), 4, tmp_path, metrics={"accuracy": True, "loss": False})
     assert {name: each.verdict for name, each in found.decisions().items()} == {
         "bn@final": "better",
         "bn+ln@final": "better",
@@ -119,6 +121,72 @@ def test_a_training_loop_of_ones_own(tmp_path, capsys, run):
     assert again.arms[1].values("loss") == separate  # by the seed alone
 
 
+def test_a_run_may_change_the_working_directory_and_exit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def moves(arm, seed, folder):
+        os.chdir(folder)
+        (folder / "mine.txt").write_text("mine")
+        if seed == 1 and arm.norm == "bn":
+            sys.exit(0)
+        return made_up(arm, seed, folder)
+
+    with pytest.raises(SepNormError, match=r"the run of bn@final, seed 1 raised SystemExit: 0 .*error\.txt"):
+        sepnorm.compare(moves, ["ln", "bn"], 3, "out", metrics={"accuracy": True}, quiet=True)
+    assert Path.cwd() == tmp_path and [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert len(list(tmp_path.rglob("mine.txt"))) == 6 and not list(tmp_path.glob("out/runs/*/files/out"))
+    page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert "Unfinished: bn@final, seed 1 failed." in page
+
+
+def test_runs_that_ignore_their_seed_are_warned_of(tmp_path):
+    def copies(arm, seed, folder):
+        torch.manual_seed(0)
+        return {"accuracy": SCORES[arm.name] + torch.rand(()).item(), "runtime": time.perf_counter()}
+
+    with pytest.warns(SepNormWarning, match=r"copies of one run, and no verdict counts\. Use the seed"):
+        found = sepnorm.compare(copies, ARMS, 7, tmp_path, metrics={"accuracy": True}, quiet=True)
+    assert {each.verdict for each in found.decisions().values()} == {"undecided"}
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "copies of one run" in page and "Better than" not in page and "undecided after" not in page
+
+
+@pytest.mark.parametrize(
+    "value", [np.array([0.9]), torch.tensor([0.9], requires_grad=True), np.float32(0.9), torch.tensor(0.9)]
+)
+def test_one_number_of_any_library_is_a_metric(tmp_path, value):
+    found = sepnorm.compare(lambda *_: {"accuracy": value}, ["ln", "bn"], 1, tmp_path, metrics={"accuracy": True})
+    assert found.arms[0].values("accuracy") == {0: pytest.approx(0.9)}
+
+
+def test_metrics_that_are_not_declared_fail_no_run(tmp_path):
+    def more(arm, seed, folder):
+        return made_up(arm, seed, folder) | {"model": "resnet", "aux": float("nan") if seed else 0.5, "best": None}
+
+    found = sepnorm.compare(more, ["ln", "bn"], 2, tmp_path, metrics={"accuracy": True})
+    assert found.keys == ["accuracy", "loss", "aux"]
+    assert json.loads((tmp_path / "results.json").read_text())["arms"][0]["seeds"]["1"]["aux"] is None
+
+
+def test_pages_of_own_runs_claim_nothing_of_their_data(tmp_path):
+    sepnorm.compare(made_up, ["ln", "bn"], 3, tmp_path / "own", metrics={"accuracy": True}, quiet=True)
+    page = (tmp_path / "own/report.html").read_text(encoding="utf-8")
+    assert "paired by seed. " in page and "first weights" not in page and "Shared norms are hollow" in page
+    (tmp_path / "t.csv").write_text("arm,seed,accuracy\nold,0,1\nold,1,2\nnew,0,2\nnew,1,5\n")
+    page = compare_scores(tmp_path / "t.csv", tmp_path / "scores", {"accuracy": True})[1].read_text(encoding="utf-8")
+    assert "first weights" not in page and "Shared norms are hollow" not in page
+
+
+def test_a_lambda_is_the_same_in_another_call(tmp_path):
+    again = {"arms": ARMS, "out": tmp_path, "metrics": {"accuracy": True}, "quiet": True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SepNormWarning)
+        sepnorm.compare(lambda arm, seed, folder: {"accuracy": SCORES[arm.name] + seed}, seeds=2, **again)
+        sepnorm.compare(lambda arm, seed, folder: {"accuracy": SCORES[arm.name] + seed}, seeds=2, title="One", **again)
+    with pytest.warns(SepNormWarning, match="has changed"):
+        sepnorm.compare(lambda arm, seed, folder: {"accuracy": SCORES[arm.name] - seed}, seeds=2, **again)
+
+
 def test_a_run_that_raises_is_named_and_does_not_lose_the_others(tmp_path):
     asked = []
 
@@ -145,6 +213,9 @@ def test_a_run_that_raises_is_named_and_does_not_lose_the_others(tmp_path):
         ({"accuracy": float("nan")}, "the run of ln, seed 0 gave 'accuracy' as nan"),
         ({"accuracy": 10**400}, "the run of ln, seed 0 gave 'accuracy' as a number that is too large for a float"),
         ({"accuracy": "high"}, "gave 'accuracy' as 'high', which is no number"),
+        ({"accuracy": torch.zeros((), device="meta")}, r"gave 'accuracy' as tensor\(.*, which is no number"),
+        ({"accuracy": torch.tensor(1 + 2j)}, r"gave 'accuracy' as tensor\(.*, which is no number"),
+        ({"accuracy": torch.rand(200, 8)}, r"gave 'accuracy' as tensor\(.*…, which is no number"),
         (0.9, "the run of ln, seed 0 returned float: return metrics"),
     ],
 )
@@ -210,7 +281,7 @@ def test_title_and_workers_can_change(tmp_path):
 
 def test_arms_that_give_the_metrics_of_the_baseline_are_warned_of(tmp_path):
     def forgets(arm, seed, folder):
-        return {"accuracy": 0.5 + seed / 10}
+        return {"accuracy": 0.5 + seed / 10, "eval_runtime": time.perf_counter()}
 
     again = {"metrics": {"accuracy": True}, "quiet": True}
     with pytest.warns(SepNormWarning, match=r"bn@final gave the metrics of ln in every seed: .* arm\.apply\(model\)"):
@@ -312,6 +383,9 @@ def test_seeds_that_are_added_after_a_report_are_warned_of_and_noted(tmp_path):
             {"workers": 2, "run": lambda arm, seed, folder: {}},
             "lambda>, which other processes cannot import: with workers",
         ),
+        ({"arms": (arm for arm in ["ln"])}, r"at least two arms, as .*, found \['ln'\]"),
+        ({"arms": 3}, "at least two arms"),
+        ({"metrics": [Metric("a", "a", None)], "seeds": "auto"}, "seeds='auto' needs a primary metric with"),
         ({"run": 3}, "run must be a function of an arm"),
     ],
 )
@@ -347,6 +421,24 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.parametrize("guarded", [False, None])
+def test_parallel_runs_without_an_importable_script_say_so(tmp_path, guarded):
+    """A script without a guard, and one from stdin."""
+    script = SCRIPT.replace('if __name__ == "__main__":', "if True:").replace("True})", "True}, workers=2)")
+    (tmp_path / "script.py").write_text(script)
+    paths = os.pathsep.join([str(Path(sepnorm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    command, given = ([sys.executable, "-"], script) if guarded is None else ([sys.executable, "script.py"], "")
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}, input=given, capture_output=True, text=True, timeout=200,
+        check=False,
+    )  # fmt: skip
+    said = ended.stderr.splitlines()[-1]
+    wanted = (
+        "slow of a notebook or a shell" if guarded is None else "ended with exit code 1; .* if __name__ == '__main__'"
+    )
+    assert ended.returncode == 1 and re.search(wanted, said), ended.stderr
+
+
 @pytest.mark.slow
 def test_a_script_that_is_killed_goes_on_with_what_is_missing(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -371,6 +463,14 @@ def test_a_script_that_is_killed_goes_on_with_what_is_missing(tmp_path):
 
 
 # ---- scores that exist --------------------------------------------------------------------------------------------------
+
+
+def test_the_baseline_is_named_by_the_command(run, tmp_path):
+    table = long_table(tmp_path / "long.csv")
+    code, out, _ = run("compare", "scores", table, "--higher", "accuracy", "--baseline", "bn@final", "--out", "out")
+    assert code == 0 and "accuracy against bn@final: ln is worse" in out
+    code, _, err = run("compare", "images", "--baseline", "bn@final")
+    assert code != 0 and "--lower and --baseline are only for compare scores" in err
 
 
 def long_table(path: Path) -> Path:
@@ -448,4 +548,6 @@ def test_an_arm_that_shares_no_seed_with_the_baseline_is_said_to(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("arm,seed,accuracy\nln,0,1\nbn,0,2\nrms,7,1\n")
     page = compare_scores(table, tmp_path / "out", {"accuracy": True})[1]
+    table.write_text("arm,seed,accuracy\n" + "".join(f"ln,{i},{i / 100}\nbn,{i + 2},{i}\n" for i in range(9)))
+    assert "better after" not in compare_scores(table, tmp_path / "other", {"accuracy": True})[1].read_text("utf-8")
     assert "rms gave no finite values in a seed of ln" in page.read_text(encoding="utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy
 import pytest
 import torch
@@ -12,6 +14,7 @@ from sepnorm.experiment.decisions import decide
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.running import UnfinishedComparisonError, compare
 from sepnorm.experiment.runs import Outcome
+from sepnorm.report.comparison_words import explanation, headline
 from sepnorm.training.configs import ArmConfig
 
 METRICS = Metrics([Metric("accuracy", "accuracy", True, primary=True)])
@@ -81,11 +84,11 @@ def test_an_arm_keeps_its_first_verdict(tmp_path):
 
 
 def test_the_margin_is_that_of_the_first_seeds():
-    values = [0.5, 0.6, 0.7, 5.0, 5.0, 5.0]
+    values = [0.5, 0.6, 0.7, *[5.0] * 6]
     baseline = {seed: {"accuracy": value} for seed, value in enumerate(values)}
     found = Comparison([Arm("ln", ARMS[0], baseline), Arm("bn", ARMS[1], baseline)], METRICS, most=12)
     assert found.margin_to() == pytest.approx(0.006)  # 1 % of the mean of three
-    assert Comparison(found.arms, METRICS).margin_to() == pytest.approx(0.028)
+    assert Comparison(found.arms, METRICS).margin_to() == pytest.approx(0.318 / 9)
     assert found.decisions()["bn"].verdict == "equal" and found.decided
 
 
@@ -117,6 +120,34 @@ def test_no_seed_is_added_after_a_failed_run(tmp_path):
     assert failing.done == [("ln", 0), ("bn", 0), ("bn+ln", 0)]
     found = told.value.comparison  # of the arms that have results
     assert [arm.name for arm in found.arms] == ["ln", "bn+ln@final"] and list(found.arms[1].metrics) == [0]
+    assert found.failed == [("bn@final", 0)] and found.as_dict()["failed"] == [{"arm": "bn@final", "seed": 0}]
+    assert headline(found).startswith("Unfinished: bn@final, seed 0 failed. Seeds with a failed run are left out")
+    assert "Seeds were added until a run failed" in explanation(found)
+    assert "corrected for 2 arms (Holm)" in explanation(found)  # the one that failed was planned
+
+
+def test_arms_that_always_fail_stay_in_the_correction(tmp_path):
+    recipe = Failing("bn")
+    recipe.gaps = {"ln": 0, "bn": 0, "bn+ln": 2}
+    with pytest.raises(UnfinishedComparisonError) as told:
+        compare(lambda base: recipe, METRICS, ARMS[0], ARMS, range(4), tmp_path)
+    found = told.value.comparison
+    of_both = found.decisions()["bn+ln@final"]
+    found.failed = []
+    assert of_both.low < found.decisions()["bn+ln@final"].low or of_both.low == 0
+
+
+def test_copies_of_one_run_decide_nothing_and_stop(tmp_path):
+    class Copying(Made):
+        def run(self, config, folder, report):
+            super().run(config, folder, report)
+            return Outcome({"accuracy": 0.8 + len(config.norm) / 100, "seconds": config.seed}, [], {}, Path.mkdir)
+
+    recipe = Copying({"ln": 0, "bn": 0, "bn+ln": 0})
+    found = run(recipe, tmp_path)
+    assert found.copies and len(recipe.done) == 18
+    assert {each.verdict for each in found.decisions().values()} == {"undecided"}
+    assert headline(found).startswith("Every arm has the same metrics in every seed")
 
 
 def test_the_seeds_that_are_complete_are_kept_when_runs_fail(tmp_path):

@@ -38,20 +38,22 @@ def test_one_seed_or_no_common_seed_decides_nothing():
     assert difference({0: 2.0}, {0: 1.0}, True).verdict == "undecided"
     assert difference({0: 2.0}, {1: 1.0}, True) is None
     assert difference({0: 1.0, 1: -1.0, 2: 0.5}, {0: 0.0, 1: 0.0, 2: 0.0}, True).verdict == "undecided"
-    assert str(difference({0: 2.0, 1: 2.5}, {0: 1.0, 1: 1.0}, True)).startswith("+1.250 ± ")
+    assert str(difference({0: 2.0, 1: 2.5}, {0: 1.0, 1: 1.0}, True)) == "+1 ± 3"
 
 
 @pytest.mark.parametrize(
     ("mean", "half", "shown"),
     [
         (0.8234, 0.0081, "0.823 ± 0.008"),
-        (0.8234, 0.0015, "0.823 ± 0.002"),
+        (0.8234, 0.0015, "0.8234 ± 0.0015"),
         (0.823456, 0.000412, "0.8235 ± 0.0004"),
         (1.234e-5, 2.1e-6, "0.000012 ± 0.000002"),
         (26361.619, 580.657, "26362 ± 581"),
         (21.573, 2.481, "22 ± 2"),
         (21.573, 0.012, "21.573 ± 0.012"),
-        (-2.709, 0.237, "-2.709 ± 0.237"),
+        (-2.709, 0.237, "-2.7 ± 0.2"),
+        (2.017, 1.411, "2.0 ± 1.4"),
+        (0.004, 0.3, "0.0 ± 0.3"),
         (0.5, 0.0, "0.500 ± 0.000"),
         (0.5, 1e-17, "0.500 ± 0.000"),
         (0.5, math.nan, "0.500"),
@@ -64,3 +66,7 @@ def test_one_seed_or_no_common_seed_decides_nothing():
 def test_intervals_are_written_as_precisely_as_they_are_known(mean, half, shown):
     assert str(Interval(mean, half, 5)) == shown
     assert str(Difference(mean, half, 5)) == (shown if mean < 0 else f"+{shown}")
+
+
+def test_a_mean_alone_has_the_decimals_of_its_interval():
+    assert Interval(-0.00749, 0.003, 5).rounded == "-0.007" and Interval(0.5, math.nan, 1).rounded == "0.500"

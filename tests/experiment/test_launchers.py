@@ -56,7 +56,7 @@ def test_finished_runs_start_nothing(tmp_path, monkeypatch):
     ("data", "error", "said"),
     [
         ("broken", SepNormError, "the data are broken"),
-        ("crash", SepNormError, "a run's process died"),
+        ("crash", SepNormError, "ended with exit code 3"),
         ("odd", RuntimeError, "ValueError: odd"),
     ],
 )

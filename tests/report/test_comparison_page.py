@@ -243,6 +243,23 @@ def test_the_correction_is_told_for_each_arm_that_is_subtracted(tmp_path):
     assert "judged by [CLS] linear alone, at 95 %." in explanation(two)
 
 
+def test_an_arm_that_was_decided_early_says_after_how_many_seeds(tmp_path):
+    found = comparison(tmp_path, seeds=7)
+    found.most = 12
+    for seed in range(7):  # without spread but for the last seeds
+        for number, arm in enumerate(found.arms):
+            noise = (0.0001 if seed < 5 else 0.03) * (-1) ** seed * number
+            arm.metrics[seed]["cls_linear_top1"] = 0.8 + 0.05 * number + 0.01 * seed + noise
+    count = found.decisions()["bn@final"].count
+    said = f"better after {count} seeds"
+    assert count < 7 and summary_rows(found)[1][1][3] == said and fitting_rows(found)[1][1][3] == said
+    assert difference_rows(found, found.arms[0])[1][0][1].endswith(f" {said}")
+    page = write_comparison(tmp_path / "report.html", "A", found).read_text(encoding="utf-8")
+    assert f'<td class="better">{said}</td>' in page and f"better</b> after {count} seeds" in page
+    assert "An arm keeps the difference and interval of the seeds that decided it" in page
+    assert max(map(len, aligned(*fitting_rows(found)).splitlines())) <= 100
+
+
 @pytest.mark.parametrize(
     ("most", "more", "words"),
     [

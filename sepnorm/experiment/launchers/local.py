@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -71,6 +72,7 @@ def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, watch: Watch 
     takes five seconds to start and stop, for the same runs on the same cores.
     """
     context = multiprocessing.get_context("spawn")
+    at_work: dict[Any, Any] = {}
     reports: dict[Any, Report | None] = {}
     running: dict[Any, ArmConfig] = {}
     failed: list[str] = []
@@ -82,7 +84,8 @@ def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, watch: Watch 
             return
         running[pipe] = job.config
         reports[pipe] = watch.start(job.config.arm, job.config.seed) if watch is not None else None
-        pipe.send(job)
+        with suppress(BrokenPipeError, ConnectionResetError):  # it could not start: _received says so
+            pipe.send(job)
 
     def end(pipe: Any, error: RunFailedError | None = None) -> None:
         failed.extend([] if error is None else [str(error)])
@@ -101,10 +104,11 @@ def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, watch: Watch 
                 process.start()
                 theirs.close()
                 processes.append(process)
+                at_work[ours] = process
                 hand_out(ours, job)
             while reports:
                 for pipe in wait(list(reports)):
-                    kind, content = _received(pipe)
+                    kind, content = _received(pipe, at_work[pipe])
                     if kind == "progress":
                         if (report := reports[pipe]) is not None:
                             report(*content)
@@ -127,13 +131,20 @@ def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, watch: Watch 
     raise_failed(failed)
 
 
-def _received(pipe: Any) -> tuple[str, Any]:
+def _received(pipe: Any, process: Any) -> tuple[str, Any]:
     try:
         return pipe.recv()
     except (EOFError, ConnectionResetError):
+        process.join(_FAREWELL)
+        again = "Finished runs are kept, and the same call goes on"
+        if process.exitcode == -signal.SIGKILL:
+            return "error", SepNormError(
+                f"a run's process died, probably out of memory. {again}; fewer runs at a time need less: workers=1, or "
+                "--set threads=0 of sepnorm compare."
+            )
         return "error", SepNormError(
-            "a run's process died, probably out of memory: the same command resumes from what is saved; --set threads=0 "
-            "runs one at a time."
+            f"a run's process could not start, or ended with exit code {process.exitcode}; what it printed says why. {again}. A "
+            "script that calls sepnorm.compare with workers needs if __name__ == '__main__': around the call."
         )
 
 
