@@ -281,7 +281,7 @@ def calculate(name: str, size: Images | Molecules, samples: float, model: Model,
     print(f"\n**{name}** (calculated): batch {size.batch:,} on {devices} devices, {steps:,.0f} steps")
     print(f"- {whole.parameters / 1e6:.0f} million parameters, {whole.flops / size.batch / 1e9:.1f} GFLOP a sample")
     print(f"- a step: {1e3 * products:.1f} ms of products, {1e3 * (work - products):.1f} ms of memory")
-    print(f"- gradients: {1e3 * gradients:.1f} ms, of which {1e3 * waited:.1f} ms are not behind the backward pass")
+    print(f"- gradients: {1e3 * gradients:.1f} ms, of which {1e3 * waited:.1f} ms are not hidden by the backward pass")
     print(
         f"- statistics: {2e3 * args.latency:.2f} ms at the last norm, {2e3 * args.latency * sites:.2f} ms at {sites} sites"
     )
