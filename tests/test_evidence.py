@@ -205,6 +205,17 @@ def test_a_command_is_wrapped_without_a_change():
         assert " ".join(words.replace("\\\n", " ").split()[1:-1]) == table.command
 
 
+def test_a_table_to_come_shows_the_command_of_today_and_an_older_table_its_own(monkeypatch):
+    monkeypatch.setattr(rendering, "PENDING", {"cifar10"})
+    monkeypatch.setattr(records, "names", list)
+    begins, text = "<!-- record cifar10 -->\n", f"\n{rendering.NOT_YET}\n\n```bash\nsepnorm compare images\n```\n\n"
+    page = ROOT / "docs/results/images.md"
+    shown = rendering.rendered(page, f"{begins}{text}<!-- end -->")
+    assert rendering.command(TABLES["cifar10"].command) in shown and rendering.NOT_YET in shown
+    old = f"{begins}{text}| arm |\n|---|\n| ln |\n\n<!-- end -->"
+    assert rendering.rendered(page, old) == old
+
+
 def test_what_the_readmes_code_prints_is_shown_below_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope: dict = {}

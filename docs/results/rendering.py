@@ -26,6 +26,7 @@ DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
 MARK = re.compile(r"(<!-- record ([\w-]+)(?: ([\w:,-]+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _TABLES = re.compile(r"(?:(?:^\|.*(?:\n|\Z))+\n?)+", re.MULTILINE)
+_COMMAND = re.compile(r"^```bash\n.*?^```$", re.MULTILINE | re.DOTALL)
 _MOST_COLUMNS = 6
 _WIDTH = 88  # of a command; a phone scrolls less
 
@@ -35,7 +36,7 @@ def pages() -> list[Path]:
 
 
 def rendered(page: Path, text: str | None = None) -> str:
-    """The text of a page with every record in its place; older tables, which have none, stay."""
+    """The text of a page with every record in its place; older tables, which have none, stay with their command."""
     text = page.read_text(encoding="utf-8") if text is None else text
     return MARK.sub(lambda found: found[1] + between(found[2], found[3] or "", found[4], page) + found[5], text)
 
@@ -49,7 +50,12 @@ def between(name: str, view: str, old: str, page: Path) -> str:
         return f"\n{drawn(name, page) if not view else ''}{shown(name, view)}\n\n"
     if name not in PENDING:
         raise SystemExit(f"{page}: there is no record {name}, and it is not among those to come (PENDING).")
-    return old
+    return old if _figures_of(old) else f"\n{NOT_YET}\n\n{command(TABLES[name].command)}\n\n"
+
+
+def _figures_of(old: str) -> str:
+    """What an older table has beside its command, which stays with it; nothing where there never was one."""
+    return _COMMAND.sub("", old).replace(NOT_YET, "").strip()
 
 
 def drawn(name: str, page: Path) -> str:
@@ -138,7 +144,7 @@ def command(text: str) -> str:
 @cache
 def overview(page: Path, front: bool) -> str:
     """Separate norms against ``ln``, one row for each record that there is; beside the front page's also against shared ``bn``."""
-    header = ["data", "probe of [CLS]", "shared", "separate", "difference", "seeds"]
+    header = ["data", "metric", "shared", "separate", "difference", "seeds"]
     rows = []
     for row in OVERVIEW:
         if row.record not in records.names():

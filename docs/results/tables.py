@@ -133,6 +133,8 @@ OVERVIEW = [
     Row("Wikipedia", "results/text.md#wikipedia", "wikipedia", "cls_sts_average", "Spearman", "bn+ln@final"),
     Row("Lee corpus", "results/text.md#lee-corpus", "lee", "cls_sts_average", "Spearman", "bn+ln@final"),
     Row("ZINC-250k", "results/molecules.md#zinc-250k", "moleculenet", "probe_mae", "MAE (lower)", "bn+ln@final"),
+    Row("NCI, with labels", "results/molecules.md#nci", "nci", "test_mae", "MAE (lower)", "bn+ln@final"),
+    Row("ZINC-12k", "results/molecules.md#zinc-12k", "zinc12k", "test_mae", "MAE (lower)", "bn+ln@final"),
 ]  # fmt: skip
 
 
