@@ -46,7 +46,7 @@ def main() -> None:
     Trainer(model, settings, train_dataset=[{"pixel_values": image} for image in images[:1297]]).train()
 
     # Training saw a quarter of each image, the probe sees all of it: measure the batch statistics again.
-    model.config.mask_ratio = 0.0
+    model.vit.config.mask_ratio = 0.0  # not model.config: convert gives the encoder a config of its own
     sepnorm.calibrate(model.vit, images[:1297].split(128))
     train, test = cls_of(model, images[:1297]), cls_of(model, images[1297:])
     probe = LogisticRegression(max_iter=1000).fit(train, digits.target[:1297])

@@ -51,7 +51,7 @@ def compare(
     seeds: Annotated[
         str, typer.Option(help="Number of seeds, counted from 0; or auto: add seeds until every arm has a verdict.")
     ] = "6",
-    most: Annotated[int, typer.Option(help="With --seeds auto: the largest number of seeds.", min=3, max=100)] = 12,
+    most: Annotated[int, typer.Option(help="With --seeds auto: the largest number of seeds, from 3 to 100.")] = 12,
     margin: Annotated[
         float | None,
         typer.Option(
@@ -144,6 +144,8 @@ def compare(
 
 
 def _seeds(text: str, most: int) -> range:
+    if not 3 <= most <= 100:
+        raise SepNormError(f"--most is a number from 3 to 100, found {most}.")
     if text == "auto":
         return range(most)
     if not text.isdecimal() or not 1 <= int(text) <= 10_000:

@@ -25,7 +25,7 @@ def data(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Download the public data of the tables, check it, and write the files that the commands take."""
+    """Download and check the public data of the tables."""
     from sepnorm.sources.registry import SOURCES, described, find_source
 
     if listed or not names:

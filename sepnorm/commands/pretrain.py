@@ -59,7 +59,7 @@ def pretrain(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Pretrain one model without labels, evaluate it and save it.
+    """Train one model with one norm, evaluate it and save it.
 
     You get a folder with the model, its metrics, its losses and its config.json. To compare norms, use compare.
 

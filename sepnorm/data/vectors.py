@@ -78,8 +78,10 @@ class EmbeddingFile:
             message = str(error)
             raise SepNormError(message if str(self.path) in message else f"{self.path}: {message}") from error
         except (pyarrow.ArrowException, *DAMAGE) as error:
+            pickled = "allow_pickle" in str(error)  # numpy takes any bytes that it does not know for a pickle
+            why = "it is no array of numbers, or is damaged" if pickled else one_line(error)
             raise SepNormError(
-                f"{self.path} cannot be read as a {self.path.suffix} file of embeddings: {one_line(error)}. Write it again."
+                f"{self.path} cannot be read as a {self.path.suffix} file of embeddings: {why}. Write it again."
             ) from error
 
     def _open_npy(self) -> Iterator[Part]:

@@ -40,12 +40,14 @@ class Look:
         data: the training data, as ``900 images of 8x8 pixels, grey``.
         scored: the evaluation, as ``probes on 897 test images of 10 classes``.
         samples: number of training samples; None if unknown.
+        foreign: whether the evaluation is on other data than the user's.
     """
 
     model: str
     data: str
     scored: str
     samples: int | None = None
+    foreign: bool = False
 
     def line(self, config: RunConfig) -> str:
         """One line: what is trained on which data, for how long, and how it is scored.

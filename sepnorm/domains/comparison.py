@@ -72,11 +72,12 @@ def compare_domain(
             domain.recipe, domain.metrics, base, planned.configs, seeds, folder, launcher, watch, margin, adaptive
         )
 
-    return run_and_write(run, folder, f"Shared and separate norms on {Path(base.data).name}", domain)
+    note = f"Scored by {planned.look.scored}." if planned.look.foreign else ""
+    return run_and_write(run, folder, f"Shared and separate norms on {Path(base.data).name}", domain, note)
 
 
 def run_and_write(
-    run: Callable[[], Comparison], folder: Path, title: str, domain: Domain | None = None
+    run: Callable[[], Comparison], folder: Path, title: str, domain: Domain | None = None, note: str = ""
 ) -> tuple[Comparison, Path]:
     """Runs a comparison and writes its folder. If runs fail, writes the seeds that are complete, then raises."""
     from sepnorm.experiment.running import UnfinishedComparisonError
@@ -86,13 +87,18 @@ def run_and_write(
     except UnfinishedComparisonError as error:
         if error.comparison is None:
             raise
-        page = write_comparison_folder(error.comparison, folder, title, domain)
+        page = write_comparison_folder(error.comparison, folder, title, domain, note)
         raise RunFailedError(f"{error} The seeds that are complete are in {page}.") from None
-    return comparison, write_comparison_folder(comparison, folder, title, domain)
+    return comparison, write_comparison_folder(comparison, folder, title, domain, note)
 
 
-def write_comparison_folder(comparison: Comparison, folder: Path, title: str, domain: Domain | None = None) -> Path:
-    """Writes ``results.json``, ``.csv`` (a row for each run), ``.md`` and ``.tex``, and the page; returns the page."""
+def write_comparison_folder(
+    comparison: Comparison, folder: Path, title: str, domain: Domain | None = None, note: str = ""
+) -> Path:
+    """Writes ``results.json``, ``.csv`` (a row for each run), ``.md`` and ``.tex``, and the page; returns the page.
+
+    ``note`` stands below the title of the page.
+    """
     from sepnorm.report.comparison_page import write_comparison
     from sepnorm.report.tables import comparison_tables, latex, runs_as_csv
 
@@ -103,8 +109,8 @@ def write_comparison_folder(comparison: Comparison, folder: Path, title: str, do
     write_text(folder / "results.tex", "\n".join(latex(*each) for each in comparison_tables(comparison)))
     page = folder / "report.html"
     if domain is None:
-        return write_comparison(page, title, comparison)
-    return write_comparison(page, title, comparison, domain.sections, domain.picture)
+        return write_comparison(page, title, comparison, note=note)
+    return write_comparison(page, title, comparison, domain.sections, domain.picture, note)
 
 
 def as_json(comparison: Comparison) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from sepnorm.data.places import VECTORS, looks_like_path, require_here
+from sepnorm.data.places import VECTORS, looks_like_path, nearest_file, require_here
 from sepnorm.data.vectors import EmbeddingFile
 from sepnorm.domains.targets import find_model
 from sepnorm.errors import SepNormError, require_known
@@ -85,6 +85,11 @@ def check_diagnosis(
     if data is not None or looks_like_path(target):
         find_model(target, "file or folder")
     if data is None:
+        if "/" in target and not target.startswith("timm:") and not Path(target).exists():
+            raise SepNormError(
+                f"there is no file or folder {target}.{nearest_file(target)} A model on the hub needs --data with a text file, a "
+                "table or a folder of images."
+            )
         raise SepNormError(
             f"{target} is opened as a model, which needs data: add --data with a text file, a table or a folder of images."
         )

@@ -38,10 +38,12 @@ def write_comparison(
     comparison: Comparison,
     extra: Extra | None = None,
     draw: Callable[[str], str | None] | None = None,
+    note: str = "",
 ) -> Path:
     """Writes the page of a comparison. Figures show the runs of its first seed.
 
-    ``draw`` turns the name of a test sample into an SVG, or None if there is no picture.
+    ``draw`` turns the name of a test sample into an SVG, or None if there is no picture. ``note`` stands
+    below the title.
     """
     arms = shown_arms(comparison)
     drawn = [loss_curves(arms)] if all(any(arm.losses.values()) for arm in arms) else []
@@ -69,7 +71,8 @@ def write_comparison(
             definitions(),
         ]
     folded = [replace(section, folded=True) for section in sections]
-    return write_page(path, title, _lead(comparison), [*first, *folded], list(pictures.values()))
+    lead = (f'<p class="quiet">{html.escape(note)}</p>' if note else "") + _lead(comparison)
+    return write_page(path, title, lead, [*first, *folded], list(pictures.values()))
 
 
 def has_vectors(arm: Arm) -> bool:

@@ -21,10 +21,10 @@ def device_of(asked: str = "auto") -> torch.device:
     try:
         device = torch.device(asked)
     except RuntimeError:
-        raise SepNormError(f"there is no device {asked!r}: here there are auto, {', '.join(found)}.") from None
+        raise SepNormError(f"there is no device {asked!r}: choose from auto, {', '.join(found)}.") from None
     count = 1 if device.type == "cpu" or device.type not in found else torch.accelerator.device_count()
     if device.type not in found or (device.index or 0) >= count:
-        raise SepNormError(f"there is no device {asked!r} here: there are auto, {', '.join(found)}.")
+        raise SepNormError(f"there is no device {asked!r} here: choose from auto, {', '.join(found)}.")
     return device
 
 

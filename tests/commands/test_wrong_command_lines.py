@@ -78,6 +78,7 @@ WRONG: list[tuple[str, str]] = [
     ("compare pictures", "unknown domain 'pictures'"),
     ("compare image", "Did you mean 'images'?"),
     ("presets image", "Did you mean 'images'?"),
+    ("compare images --seeds auto --most 2", "--most is a number from 3 to 100, found 2"),
     ("compare images --config nowhere.json", "there is no file nowhere.json"),
     ("compare images --config lines.txt", "cannot be read as JSON"),
     ("compare images --config list.json", "holds no settings"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import tempfile
 import tracemalloc
 import zipfile
@@ -226,11 +227,12 @@ def test_objects_are_refused_and_never_unpickled(tmp_path):
     np.savez(tmp_path / "c.npz", embeddings=ROWS, label=objects[:, 0])
     for name in ("d.npy", "d.npz"):
         (tmp_path / name).write_bytes(pickle.dumps(Harmful(trace)))
-    for name in ("a.npy", "b.npz", "c.npz", "d.npy", "d.npz"):
-        with pytest.raises(
-            SepNormError, match=rf"{name} cannot be read as a .* file of embeddings: .*([Oo]bject|pickle)"
-        ):
+    (tmp_path / "e.npy").write_bytes(b"ab")  # numpy takes this for a pickle too
+    for name in ("a.npy", "b.npz", "c.npz", "d.npy", "d.npz", "e.npy"):
+        with pytest.raises(SepNormError, match=f"{name} cannot be read as a .* file of embeddings: .*") as found:
             whole(tmp_path / name)
+        assert re.search("objects in dtype|it is no array of numbers, or is damaged", str(found.value))
+        assert "allow_pickle" not in str(found.value)
     assert not trace.exists()
     np.load(tmp_path / "a.npy", allow_pickle=True)  # what a careless reader would do
     assert trace.exists()

@@ -189,12 +189,21 @@ def line(name: str, *changes: str, preset: str | None = None) -> str:
     return domain.look(config).line(config)
 
 
+def test_the_colours_are_named_again_only_where_they_differ(tmp_path):
+    data = draw(tmp_path / "photos", (50, 44))
+    assert "(50x44, in colour, taken at 44x44): " in line("images", f"data={data}")
+    assert "(50x44, in colour, taken at 44x44, grey): " in line("images", f"data={data}", "channels=1")
+    assert "(8x8, grey): " in line("images", preset="demo")
+
+
 def test_what_text_is_scored_on_is_said(tmp_path):
     lines = tmp_path / "mine.txt"
     lines.write_text("\n".join(f"sentence number {i}" for i in range(50)))
     assert "of the Lee corpus: 16 steps of 32. Scored by the 1,225 pairs of news" in line("text")
     assert "not of your data" not in line("text")
     said = line("text", f"data={lines}")
+    assert open_domain("text").look(open_domain("text").settings(None, {"data": str(lines)})).foreign
+    assert not open_domain("text").look(open_domain("text").settings(None, {})).foreign
     assert "on 40 sentences of mine.txt: " in said and "not of your data: --test PATH scores on" in said
     table = tmp_path / "rated.csv"
     table.write_text("sentence1,sentence2,score\n" + "".join(f"a {i},b {i},{i}\n" for i in range(9)))

@@ -284,6 +284,7 @@ def test_metrics_of_both_poolings_stand_side_by_side():
             ["pretrain", "imagse"],
             "unknown domain 'imagse': choose from images, molecules, text. Did you mean 'images'?",
         ),
+        (["pretrain", "tables"], "choose from images, molecules, text.\n"),  # none of them is meant
         (["pretrain", "images", "--preset", "dmeo"], "Did you mean 'demo'?"),
         (["pretrain", "images", "--norm", "bm+ln"], "Did you mean"),
         (["pretrain", "images", "--set", "depht=2"], "Did you mean 'depth'?"),

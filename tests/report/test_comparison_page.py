@@ -68,6 +68,13 @@ def test_a_page_of_eight_arms_and_ten_seeds_is_small(tmp_path):
     assert page.stat().st_size < 8e6
 
 
+def test_a_note_stands_between_the_title_and_the_verdict(tmp_path):
+    note = "Scored by other <data> than yours."
+    text = write_comparison(tmp_path / "a.html", "A", comparison(tmp_path), note=note).read_text(encoding="utf-8")
+    title, said, verdict = (text.index(each) for each in ("<h1", "by other &lt;data&gt; than", '<div class="verdict'))
+    assert title < said < verdict
+
+
 def test_only_what_is_decided_is_marked(tmp_path):
     found = comparison(tmp_path)
     for seed in range(3):

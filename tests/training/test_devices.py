@@ -34,7 +34,7 @@ def test_the_fastest_is_taken_and_others_can_be_asked_for(accelerator, kind):
     accelerator(kind)
     assert device_of() == torch.device(kind) and device_of("cpu") == torch.device("cpu")
     assert device_of(f"{kind}:1").index == 1
-    with pytest.raises(SepNormError, match=f"there is no device '{kind}:2' here: there are auto, {kind}, cpu"):
+    with pytest.raises(SepNormError, match=f"there is no device '{kind}:2' here: choose from auto, {kind}, cpu"):
         device_of(f"{kind}:2")
     assert places(PRESETS["demo"]) == 1  # runs do not share an accelerator
     assert places(PRESETS["demo"].changed({"device": "cpu"})) >= 1
@@ -86,4 +86,4 @@ def test_a_device_is_refused_before_data_are_read(run, monkeypatch):
     monkeypatch.setattr("sepnorm.domains.images.recipe.load_images", lambda *_, **__: pytest.fail("data were read"))
     for verb in ("compare", "pretrain"):
         code, _, err = run(verb, "images", "--device", "cuda")
-        assert code == 1 and "there is no device 'cuda' here: there are auto, cpu." in err
+        assert code == 1 and "there is no device 'cuda' here: choose from auto, cpu." in err

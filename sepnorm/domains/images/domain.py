@@ -92,14 +92,16 @@ class Images(Domain):
         from sepnorm.domains.images.look import look_at
 
         seen = look_at(config.data, config.column, config.label)
-        kind = "grey" if seen.grey else "in colour"
-        taken = f"{config.image_size}x{config.image_size}, {'grey' if config.channels == 1 else 'in colour'}"
-        size = f"{seen.size[0]}x{seen.size[1]}, {kind}"
+        kind, taken_kind = ("grey" if grey else "in colour" for grey in (seen.grey, config.channels == 1))
+        size, taken = f"{seen.size[0]}x{seen.size[1]}", f"{config.image_size}x{config.image_size}"
+        of = f"{size}, {kind}"
+        if (size, kind) != (taken, taken_kind):
+            of += f", taken at {taken}" if kind == taken_kind else f", taken at {taken}, {taken_kind}"
         if seen.classes is not None and len(seen.classes) == 1:
             raise SepNormError(one_class(seen.train, seen.classes[0]))
         train = seen.train if config.pretrain_images is None else min(config.pretrain_images, seen.train or 2**60)
         count = "" if train is None else f"{train:,} "
-        data = f"{count}images of {Path(config.data).name} ({size if size == taken else f'{size}, taken at {taken}'})"
+        data = f"{count}images of {Path(config.data).name} ({of})"
         if seen.test is not None:
             scored = "the geometry of [CLS] alone, since the images have no labels"
         if seen.classes is not None:

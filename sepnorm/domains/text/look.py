@@ -23,9 +23,10 @@ def look_at(config: TextConfig) -> Look:
     where = "" if config.test is None else f" of {config.test}"
     names = ", ".join(f"{name} ({len(one):,} pairs)" if isinstance(one, Pairs) else name for name, one in sets.items())
     scored = f"{names}{where}"
+    foreign = list(sets) == ["lee"] and config.data != "lee"
     if list(sets) == ["lee"]:
         scored = f"the {len(lee_pairs()):,} pairs of news of the Lee corpus that people rated"
-        if config.data != "lee":
+        if foreign:
             scored += ", which are not of your data: --test PATH scores on rated pairs or labelled sentences of yours"
     corpus = None
     if config.stream is None:
@@ -37,6 +38,6 @@ def look_at(config: TextConfig) -> Look:
     model = f"a BERT of {config.depth} layers from scratch" if config.model == "scratch" else Path(config.model).name
     name = "the Lee corpus" if config.data == "lee" else Path(config.data).name
     if corpus is None:
-        return Look(f"{model} (SimCSE)", f"a stream of {name}", scored)
+        return Look(f"{model} (SimCSE)", f"a stream of {name}", scored, foreign=foreign)
     what = "triples" if corpus.supervised else "sentences"
-    return Look(f"{model} (SimCSE)", f"{corpus.samples:,} {what} of {name}", scored, corpus.samples)
+    return Look(f"{model} (SimCSE)", f"{corpus.samples:,} {what} of {name}", scored, corpus.samples, foreign)

@@ -251,7 +251,12 @@ def test_the_commands_know_text_and_the_page_shows_it(config, folder, tmp_path, 
     for title in ("Tasks", "Similarity beside people", "Alignment and uniformity", "Nearest neighbours"):
         assert f"<h2>{title}" in page
     assert "best score on the development set" in page and "Score on the development set" in page
-    assert sentence(0) in page
+    assert sentence(0) in page and "Scored by" not in page
+    other = [word for key in ("model", "batch_size", "threads") for word in ("--set", f"{key}={given[key]}")]
+    words = ("compare", "text", "--data", config.data, "--max-steps", "1", "--seeds", "1", *other)
+    code, said = run(*words, "--out", str(tmp_path / "other"))
+    assert code == 0, said
+    assert "Lee corpus that people rated, which are not of your data" in (tmp_path / "other/report.html").read_text()
     code, said = run("pretrain", "text", *options, "--quiet", "--out", str(tmp_path / "p"))
     assert code == 0 and (tmp_path / "p" / "model" / "sepnorm.json").is_file(), said
     code, said = run("pretrain", "text", "--set", "lenght=3")
