@@ -92,6 +92,9 @@ def test_a_number_without_a_claim_is_found():
         "It has 40 epochs and six seeds.",
         "Fifteen images are enough.",
         "Of 1,024 molecules",
+        "12,500 pairs were rated.",
+        "An encoder of width 96.",
+        "Sixteen images are enough.",
     ):
         assert claims.complaints_on("docs/guide.md", f"{(ROOT / 'docs/guide.md').read_text()}\n\n{words}\n"), words
 

@@ -30,7 +30,9 @@ def relinked(text: str, titles: dict[str, str]) -> str:
 
     def new(link: re.Match[str]) -> str:
         name, path, anchor = link.groups(default="")
-        page = "examples.md" if path.startswith("examples/") else PAGES.get(path, path.removeprefix("docs/"))
+        page = PAGES.get(path, path.removeprefix("docs/"))
+        if path.startswith("examples/"):
+            page = f"notebooks/{Path(path).stem}.md" if path.endswith(".ipynb") else "examples.md"
         return f"[{titles.get(page, name) if name == path else name}]({page}{anchor})"
 
     return _LINK.sub(new, text)

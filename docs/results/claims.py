@@ -25,9 +25,8 @@ EXEMPT = {
     "docs/what-works.md": "written by docs/results/what_works.py, and compared with the code by a test",
     "docs/api/": "made from docstrings, whose examples are run",
     "docs/data.md": "sizes and checksums of files, which sepnorm data checks",
-    "docs/molecules.md": "its benchmarks have no records yet",
 }
-_WORDS = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|sixty"
+_WORDS = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|sixteen|twenty|thirty|forty|sixty"
 _UNITS = "minutes?|hours?|seconds?|s|ms|µs|points?|MB|GB|MiB|GiB|kB|times|seeds?|epochs?"
 #: Of these "one" and "two" are no figures but rules, as in "a batch of one sample".
 _COUNTED = "samples|steps|dimensions|images|molecules|sentences"
@@ -35,7 +34,7 @@ _MANY = _WORDS.removeprefix("one|two|")
 #: What looks like a measurement.
 NUMBER = re.compile(
     rf"[+-]?\d[\d,]*\.\d+\w*|±\s*\d\S*|\d[\d,.]*\s?%|\b\d[\d,.]*x\b|\b(?:\d[\d,.]*|{_WORDS})[ \u00a0](?:{_UNITS})\b"
-    rf"|\b(?:\d[\d,.]*|{_MANY})[ \u00a0](?:{_COUNTED})\b",
+    rf"|\b(?:\d[\d,.]*|{_MANY})[ \u00a0](?:{_COUNTED})\b|\b\d{{1,3}}(?:,\d{{3}})+\b|\bwidth \d+\b",
     re.IGNORECASE,
 )
 _VERSIONED = (
