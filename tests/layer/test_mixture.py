@@ -211,6 +211,44 @@ def test_a_component_that_loses_its_rows_sits_out_and_then_starts_again_with_a_w
     assert norm.running_prior[dying] > 0.05
 
 
+@pytest.mark.parametrize("components", [2, 3])
+def test_all_components_but_one_that_die_start_again_as_parts_and_the_statistics_stay(components):
+    def lone(seed: int) -> Tensor:
+        return clusters(60, centres=FAR[:1], seed=seed)[0]
+
+    norm = MixtureNorm(5, components).double()
+    norm(clusters(60, centres=FAR[:components])[0])
+    with pytest.warns(SepNormWarning, match=f"{components - 1} of {components} components") as said:
+        for batch in range(150):
+            norm(lone(batch))
+    assert len(said) == 1
+    with pytest.warns(SepNormWarning, match="the running components are used"):
+        norm(lone(0)[: 2 * components - 1])
+    assert norm.running_mean.mean(1).sub(FAR[0]).abs().max() < 2
+    other = MixtureNorm(5, components).double()
+    other.load_state_dict(norm.state_dict())
+    for each in (norm, other):  # restored after loading: the next batch moves them by the momentum alone
+        before = each.running_mean.clone()
+        each(lone(200))
+        assert (each.running_mean - before).norm() < 1
+    torch.testing.assert_close(other.running_mean, norm.running_mean)
+
+
+@pytest.mark.filterwarnings("ignore::sepnorm.SepNormWarning")
+def test_a_few_outliers_in_every_batch_do_not_reset_the_statistics():
+    """Their share is below that of a dead component, at which two of three restart."""
+    norm = MixtureNorm(5).double()
+    places = torch.tensor([100.0, -100.0, 300.0], dtype=torch.float64).unsqueeze(1)
+    jumps = []
+    for batch in range(60):
+        x = torch.randn(2000, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(batch))
+        x[:3] += places
+        before = norm.running_mean.clone()
+        norm(x)
+        jumps.append(float((norm.running_mean - before).norm()))
+    assert max(jumps[-10:]) < 10
+
+
 def test_fewer_rows_than_the_mixture_needs(recwarn):
     norm = MixtureNorm(5).double()
     few = clusters(5)[0]
@@ -485,6 +523,19 @@ def test_calibration_finds_the_moments_of_populations_over_all_batches():
         torch.testing.assert_close(norm.running_mean[component], mine.mean(0))
         torch.testing.assert_close(norm.running_var[component], mine.var(0))
         assert norm.running_prior[component] == pytest.approx(len(mine) / len(rows))
+
+
+@pytest.mark.filterwarnings("ignore::sepnorm.SepNormWarning")
+def test_too_few_rows_for_the_components_are_refused_and_change_nothing():
+    model = nn.Sequential(trained("mix+ln"))
+    state = copy.deepcopy(model.state_dict())
+    for count in (2, 5):
+        message = rf"mixture of 3 components is calibrated with at least 6 rows, but the data gave {count} at 0 \(cls\)"
+        with pytest.raises(SepNormError, match=message):
+            sepnorm.calibrate(model, [torch.randn(count, 5, 8)])
+        assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    sepnorm.calibrate(model, [torch.randn(6, 5, 8)])
+    assert model[0].cls_norm.running_prior.isfinite().all()
 
 
 def test_weights_of_the_norm_are_exempt_from_weight_decay():
