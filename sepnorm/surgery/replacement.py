@@ -92,9 +92,12 @@ def spec_of(layer: TokenNorm) -> str:
 
 
 def settle(model: nn.Module) -> None:
-    """Adapts a model to its new layers: passes masks on, and turns off torch's fused encoder, which bypasses them."""
+    """Adapts a model to its new layers: passes masks on, and turns off torch's fused encoder, which bypasses them.
+
+    A model that was adapted before may have got more layers since.
+    """
     layers = [m for m in model.modules() if isinstance(m, TokenNorm)]
-    over_tokens = [m for m in layers if isinstance(m._places()[1], BATCH_NORMS)]
+    over_tokens = [m for m in layers if isinstance(m._places()[1], BATCH_NORMS) and m.padding is None]
     if over_tokens:
         context = PaddingContext()
         context.attach(model, list(over_tokens))
@@ -104,7 +107,8 @@ def settle(model: nn.Module) -> None:
     for module in model.modules():
         # Torch's fused encoder reads the weights of a norm and never calls it. Both switches are needed.
         if isinstance(module, nn.TransformerEncoderLayer) and ours & {id(module.norm1), id(module.norm2)}:
-            module._sepnorm_activation = module.activation_relu_or_gelu  # type: ignore[assignment]
+            if not hasattr(module, "_sepnorm_activation"):
+                module._sepnorm_activation = module.activation_relu_or_gelu  # type: ignore[assignment]
             module.activation_relu_or_gelu = 0
         if isinstance(module, nn.TransformerEncoder) and any(id(m) in ours for m in module.modules()):
             use_no_nested_tensor(module)
