@@ -66,7 +66,9 @@ def merge(model: nn.Module, example: Any = None) -> ConversionReport | None:
     if not any(isinstance(module, TokenNorm) for module in model.modules()):
         report = convert(model, "ln+ln", sites=lambda site: site.path in plain, example=example)
     elif plain:  # a conversion leaves degenerate norms, and those that it was not asked for
-        replace_modules(model, {id(s.module): build_layer(NormSpec("layer", "layer"), s, 1, {}) for s in plain.values()})
+        replace_modules(
+            model, {id(s.module): build_layer(NormSpec("layer", "layer"), s, 1, {}) for s in plain.values()}
+        )
         settle(model)
         write_trace(model)
     with torch.no_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -211,6 +212,11 @@ def test_a_component_that_loses_its_rows_sits_out_and_then_starts_again_with_a_w
     assert norm.running_prior[dying] > 0.05
 
 
+def norm_on(norm: MixtureNorm, batches: Iterable[Tensor]) -> None:
+    for x in batches:
+        norm(x)
+
+
 @pytest.mark.parametrize("components", [2, 3])
 def test_all_components_but_one_that_die_start_again_as_parts_and_the_statistics_stay(components):
     def lone(seed: int) -> Tensor:
@@ -219,8 +225,7 @@ def test_all_components_but_one_that_die_start_again_as_parts_and_the_statistics
     norm = MixtureNorm(5, components).double()
     norm(clusters(60, centres=FAR[:components])[0])
     with pytest.warns(SepNormWarning, match=f"{components - 1} of {components} components") as said:
-        for batch in range(150):
-            norm(lone(batch))
+        norm_on(norm, (lone(batch) for batch in range(150)))
     assert len(said) == 1
     with pytest.warns(SepNormWarning, match="the running components are used"):
         norm(lone(0)[: 2 * components - 1])
@@ -486,6 +491,33 @@ def test_a_layer_of_another_number_of_components_comes_back(tmp_path):
     assert torch.equal(sepnorm.load(tmp_path, build())(x), model(x))
     with pytest.raises(SepNormError, match="another shape"):
         sepnorm.load(tmp_path, nn.Sequential(SepNorm(8, "batch", "mixture")))
+
+
+def test_a_conversion_has_as_many_components_as_it_is_asked_for(tmp_path):
+    model, ids = bert(), torch.randint(5, 60, (12, 7))
+    sepnorm.convert(model, "mix+mix", components=5, calibrate=[ids])
+    norms = [module for module in model.modules() if isinstance(module, MixtureNorm)]
+    assert [norm.components for norm in norms] == [5, 5]
+    model.train()(ids)
+    sepnorm.save(model.eval(), tmp_path)
+    assert torch.equal(sepnorm.load(tmp_path)(ids).last_hidden_state, model(ids).last_hidden_state)
+    for norm, components, message in (
+        ("bn+ln", 5, "components is for mixture norms, and bn.ln has none"),
+        ("mix", 0, "components is a whole number, at least 1"),
+        ("mix", 1001, "components"),
+    ):
+        with pytest.raises(SepNormError, match=message):
+            sepnorm.convert(bert(), norm, components=components)
+
+
+@pytest.mark.parametrize("norm", ["ln+mix", "bn+ln"])
+def test_a_config_says_the_number_of_components(norm):
+    from sepnorm.domains.images.config import PRESETS
+    from sepnorm.training.arm_norms import give_norms
+
+    model = bert()
+    give_norms(model, PRESETS["demo"].changed({"norm": norm, "components": 4}))
+    assert [m.components for m in model.modules() if isinstance(m, MixtureNorm)] == [4] * ("mix" in norm)
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -265,7 +265,11 @@ def test_wrong_options_are_refused(options, said):
             r"the mask of tokens \(2, 5, 4\) is \(batch, tokens\).*found \(2, 4\)",
         ),
         (torch.zeros(2, 5, 4), [[True]], "found list"),
-        (torch.zeros(2, 5, 4), torch.tensor([[0.0] * 4 + [-1e9]] * 2), "is 1 for tokens and 0 for padding, found other"),
+        (
+            torch.zeros(2, 5, 4),
+            torch.tensor([[0.0] * 4 + [-1e9]] * 2),
+            "is 1 for tokens and 0 for padding, found other",
+        ),
         (torch.zeros(2, 5, 4), torch.full((2, 5), math.nan), "is 1 for tokens and 0 for padding, found other numbers"),
     ],
 )
