@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sepnorm.data.choices import evenly
+from sepnorm.data.tables import NULLS
 from sepnorm.domains.molecules.cache import featurise_many
 from sepnorm.domains.molecules.config import USUAL_ATOMS, MoleculeConfig
 from sepnorm.domains.molecules.features import Rejected, graph_of
@@ -134,7 +135,7 @@ def _from_graphs(given: Sequence[Any], config: MoleculeConfig) -> tuple[Graphs, 
 
 def as_number(value: Any) -> float:
     """A target as a number; NaN if missing."""
-    return float("nan") if value is None or value == "" else float(value)
+    return float("nan") if value is None or value in NULLS else float(value)
 
 
 def _numbers(name: str, values: list[Any], source: str) -> list[float]:
