@@ -74,7 +74,8 @@ def batches(data: Iterable[Batch] | Batch) -> Iterator[Batch]:
     if isinstance(data, Tensor | Mapping) or _is_array(data) or is_graph(data):
         yield data
     elif is_graph_set(data):
-        yield from (data[start : start + _GRAPHS] for start in range(0, len(data), _GRAPHS))
+        graphs: Any = data
+        yield from (graphs[start : start + _GRAPHS] for start in range(0, len(graphs), _GRAPHS))
     elif isinstance(data, Iterable) and not isinstance(data, str):
         yield from data
     else:

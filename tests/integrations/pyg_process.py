@@ -86,7 +86,9 @@ def main() -> None:
     other = sepnorm.heal(model, DataLoader(items, batch_size=64), method="centre")
     x = torch.randn(3, 32)
     third = sepnorm.heal(model, dataset, method="centre")
-    if not all(each.count == len(graphs) and torch.equal(each.transform(x), healed.transform(x)) for each in (other, third)):
+    if not all(
+        each.count == len(graphs) and torch.equal(each.transform(x), healed.transform(x)) for each in (other, third)
+    ):
         different.append("heal")
     print(json.dumps({"molecules": len(graphs), "different": different}))
 

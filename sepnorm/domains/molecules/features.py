@@ -239,7 +239,8 @@ def as_graphs(data: Any, kind: str) -> Sequence[Graph]:
         found = list(data)
     else:
         raise SepNormError(
-            f"a Graphormer takes graphs of featurise, or Data, a Batch, a data set or a DataLoader of PyG, found {type(data).__name__}."
+            "a Graphormer takes graphs of featurise, or Data, a Batch, a data set or a DataLoader of PyG, found "
+            f"{type(data).__name__}."
         )
     return found if all(isinstance(graph, Graph) for graph in found) else from_pyg(found, kind)
 

@@ -17,8 +17,9 @@ from sepnorm.domains.molecules.config import MoleculeConfig
 from sepnorm.domains.molecules.data import arrange, as_number
 from sepnorm.domains.molecules.features import Rejected, featurise
 from sepnorm.domains.molecules.graphs import Graph, Graphs
+from sepnorm.domains.molecules.ogb_folders import ogb_table
 from sepnorm.domains.molecules.split_files import files_by_split
-from sepnorm.domains.molecules.tables import LINES, OGB, PACKAGED, SPLITS, Table, choose, smiles_column
+from sepnorm.domains.molecules.tables import LINES, PACKAGED, SPLITS, Table, choose, smiles_column
 from sepnorm.errors import LeftOutWarning, SepNormError
 
 _SOME = 10_000  # molecules for measuring the model and for the scale of targets; of each split, if there is a column
@@ -37,8 +38,11 @@ def streamed_table(config: MoleculeConfig, whole: bool = False) -> tuple[Any, st
     """The rows to train on, their SMILES column, and a table of some rows, which has all splits if ``whole``."""
     if config.data in PACKAGED:
         raise SepNormError(f"{config.data} is small and is read whole: leave stream out, or name other data.")
-    if (Path(config.data) / OGB).is_file():
-        raise SepNormError(f"{config.data} is a folder of OGB, whose split needs the whole table: leave stream out.")
+    if table := ogb_table(Path(config.data)):
+        raise SepNormError(
+            f"{config.data} is a folder of OGB, whose split needs the whole table: leave stream out, or name {table} for a split "
+            "at random."
+        )
     files = files_by_split(config.data)
     rows = open_rows(config.data, lines=LINES, kept=files.pop("train", None))
     some = _some_rows(config.data, rows, whole)

@@ -298,10 +298,14 @@ def test_rows_that_are_not_trained_on_count_among_those_that_are_read(tmp_path):
     data = csv(tmp_path / "a.csv", rows, "smiles,y,split")
     with pytest.warns(LeftOutWarning):
         stream = MoleculeStream(config(data, split="auto", max_rejected=0.1))
+    with pytest.warns(LeftOutWarning):
         assert len(taken(stream, 72)) == 72
-        stream._config = stream._config.changed({"max_rejected": 0.05})
-        with pytest.raises(SepNormError, match=r"12 of the first 132 rows of .* are not valid molecules"):
-            taken(stream, 72)
+    stream._config = stream._config.changed({"max_rejected": 0.05})
+    with (
+        pytest.warns(LeftOutWarning),
+        pytest.raises(SepNormError, match=r"12 of the first 132 rows of .* are not valid molecules"),
+    ):
+        taken(stream, 72)
 
 
 def test_missing_smiles_are_empty_and_not_the_word_none(tmp_path):
