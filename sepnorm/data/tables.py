@@ -22,6 +22,8 @@ from sepnorm.files import LARGE, PACKED, require_file
 
 TEXT = (".txt", ".text")
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+#: Words for a missing number in text, as pyarrow has them: the same for tables that are read whole and for streams.
+NULLS = tuple(",#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,N/A,NA,NULL,NaN,n/a,nan,null".split(","))
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 LONGEST_TEXT = 100_000  # characters kept of a text; no encoder reads more
 _LONGEST_LINE = 10**7  # characters
@@ -34,6 +36,11 @@ _AT_ONCE = 2**26  # bytes of a parquet file read at a time
 def suffix_of(path: Path) -> str:
     """The suffix that names the format, without the suffix of compression: ``.csv`` for ``a.csv.gz``."""
     return Path(path.stem).suffix.lower() if path.suffix.lower() in _OPENERS else path.suffix.lower()
+
+
+def stem_of(path: Path) -> str:
+    """The name without the suffixes of format and compression: ``a.b`` for ``a.b.csv.gz``."""
+    return Path(path.stem).stem if path.suffix.lower() in _OPENERS else path.stem
 
 
 def rows_of_file(path: Path) -> Iterator[dict[str, Any]]:
@@ -222,7 +229,11 @@ def csv_table(path: Path, tab: bool) -> Any:
     import pyarrow.csv
 
     with opened(path) as file:
-        return pyarrow.csv.read_csv(file, parse_options=pyarrow.csv.ParseOptions(delimiter="\t" if tab else ","))
+        return pyarrow.csv.read_csv(
+            file,
+            parse_options=pyarrow.csv.ParseOptions(delimiter="\t" if tab else ","),
+            convert_options=pyarrow.csv.ConvertOptions(null_values=NULLS),
+        )
 
 
 def unreadable(source: str, error: BaseException, how: str = "") -> UnreadableDataError:
