@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from sepnorm.errors import SepNormError, as_notes, one_line
 from sepnorm.experiment.launchers.cluster import drive, installed
 from sepnorm.experiment.launchers.jobs import Ended, Job, Tally, Watch, attempt
 from sepnorm.experiment.launchers.local import places
-from sepnorm.training.interruptions import on_interrupt
+from sepnorm.training.interruptions import on_interrupt, sheltered
 
 _LOOK = 1.0  # seconds between two checks of the runs
 _REQUEUES = 20  # requeues of a run that meets its time limit; each resumes from its checkpoint
@@ -69,7 +69,7 @@ class _Queue:
         for job in jobs:
             self._progress_of(job).unlink(missing_ok=True)
         try:
-            with _sheltered(), self.executor.batch():
+            with sheltered(), self.executor.batch():
                 handles = [self.executor.submit(Submitted(job, self._progress_of(job))) for job in jobs]
         except (OSError, RuntimeError) as error:
             raise SepNormError(
@@ -115,20 +115,6 @@ class _Queue:
                     os.kill(int(handle.job_id), signal.SIGTERM)  # cancel() would leave a run one second to save
 
 
-@contextmanager
-def _sheltered() -> Iterator[None]:
-    """Shields processes started here from the terminal's Ctrl-C; they get it from us, once."""
-    try:
-        old = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # only the main thread can set signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, old)
-
-
 @dataclass(eq=False)
 class Submitted:
     """What submitit runs. At a time limit or preemption the run saves, and submitit requeues it."""
@@ -142,7 +128,7 @@ class Submitted:
         environment = submitit.JobEnvironment()
         as_notes(silent=True)
         if environment.cluster == "local":
-            os.setpgrp()  # see _sheltered; with SLURM the process group is SLURM's
+            os.setpgrp()  # see sheltered; with SLURM the process group is SLURM's
         number = signal.Signals[f"SIG{environment.USR_SIG}"]
         preempted = False
 
