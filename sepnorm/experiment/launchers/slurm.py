@@ -23,6 +23,9 @@ _REQUEUES = 20  # requeues of a run that meets its time limit; each resumes from
 _SAVING = 120.0  # seconds for stopped runs to save; SLURM itself allows half a minute
 
 
+_ONE = ("nodes", "tasks_per_node", "ntasks_per_node")  # settings of jobs of several processes
+
+
 class Slurm:
     """Launcher for SLURM. ``options`` are those of submitit's executor, such as ``timeout_min``, and ``cluster``."""
 
@@ -31,6 +34,7 @@ class Slurm:
         self.cluster = self.options.pop("cluster", None)
 
     def run(self, jobs: Iterator[Job], like: Job, watch: Watch | None) -> None:
+        _refuse_several(self.options)
         submitit = installed("submitit")
         folder = like.folder.parent.absolute()
         options = {"timeout_min": 24 * 60, "cpus_per_task": like.config.threads or None} | self.options
@@ -46,6 +50,16 @@ class Slurm:
         on_this_machine = executor.cluster == "local"
         drive(_Queue(executor, tally, places(like.config) if on_this_machine else None), jobs, folder)
         tally.close()
+
+
+def _refuse_several(options: Mapping[str, Any]) -> None:
+    """Refuses jobs of several processes, which would all do the same run in one folder."""
+    for name, value in options.items():
+        if name.removeprefix("slurm_") in _ONE and value != 1:
+            raise SepNormError(
+                f"each run is one process on one node, found {name}={value} in --launcher submitit: leave it out. The runs "
+                "themselves go side by side."
+            )
 
 
 @dataclass(eq=False)
