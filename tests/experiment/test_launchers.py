@@ -152,6 +152,8 @@ def test_control_c_of_a_terminal_while_workers_start_is_one_sentence(tmp_path):
         start_new_session=True,
     )
     assert parent.stdout is not None and [parent.stdout.readline() for _ in range(2)] == ["given\n"] * 2
+    while not any("libtorch" in Path(f"/proc/{child}/maps").read_text() for child in children_of(parent.pid)):
+        time.sleep(0.01)
     os.killpg(parent.pid, signal.SIGINT)
     said = parent.communicate()[0].splitlines()
     assert len(said) == 1 and said[0].startswith("the comparison was stopped and is saved in")
