@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from sepnorm.data.streams import Stream, open_rows, rows_by, some_rows
 from sepnorm.data.tables import NULLS
+from sepnorm.distributed import cores
 from sepnorm.domains.molecules.config import MoleculeConfig
 from sepnorm.domains.molecules.data import arrange, as_number
 from sepnorm.domains.molecules.features import Rejected, featurise
@@ -21,6 +21,7 @@ from sepnorm.domains.molecules.ogb_folders import ogb_table
 from sepnorm.domains.molecules.split_files import files_by_split
 from sepnorm.domains.molecules.tables import LINES, PACKAGED, SPLITS, Table, choose, smiles_column
 from sepnorm.errors import LeftOutWarning, SepNormError
+from sepnorm.training.interruptions import end_with_parent
 
 _SOME = 10_000  # molecules for measuring the model and for the scale of targets; of each split, if there is a column
 _LOOKED_AT = 200  # molecules read to identify the columns
@@ -126,7 +127,9 @@ class Ahead:
         self._config, self._samples = config, samples
         self._stream = Stream(config.data, rows, self._counted, seed)
         alone = multiprocessing.current_process().daemon  # daemons must not have child processes
-        self._pool = None if alone else ProcessPoolExecutor(os.cpu_count())
+        # forked where that is safe: a worker of a comparison would else start each anew, which takes seconds
+        how = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+        self._pool = None if alone else ProcessPoolExecutor(cores(), how, end_with_parent)
         self._next: tuple[dict[str, Any], list[Any], list[Future[Any]]] | None = None
         self._read = self._rejected = 0  # rows, whether they are trained on or not, and invalid ones
 
