@@ -30,7 +30,7 @@ def damage(content: bytes, name: str, rng: Random) -> bytes:
             return _damaged_json(content, rng)
         if kind in (".csv", ".tsv", ".smi", ".txt", ".jsonl", ".label"):
             return _damaged_table(content, kind, rng)
-        if kind in (".png", ".jpg"):
+        if kind in (".png", ".jpg") and rng.random() < 0.1:
             return _PROGRAM
         if kind in (".npy", ".safetensors"):
             return _damaged_header(content, rng)

@@ -426,7 +426,9 @@ SIZES: dict[str, Made] = {
         for key, value in (("attention_window", [2_000_000]), ("block_size", 10**6), ("local_attn_chunk_length", 5000))
     },
     "a swin with a window of 80": Made(
-        "swin", {"config.json": SWIN | dict(image_size=400, patch_size=4, window_size=80)}, gone=("config.json",)
+        "swin",
+        {"config.json": SWIN | dict(image_size=400, patch_size=4, window_size=80, depths=[1], num_heads=[1])},
+        gone=("config.json",),
     ),
     "two million labels": Made("plain", {"config.json": {"num_labels": 2_000_000, "id2label": None}}),
     **{
