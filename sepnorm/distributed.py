@@ -14,6 +14,7 @@ from torch import Tensor
 from sepnorm.errors import SepNormError, one_line
 
 _PARTED: list[Any] = []  # process groups that were destroyed, kept alive on purpose (see ``part``)
+_SHARED_BY = [1]  # runs of a comparison that are beside each other on this machine
 
 
 def many() -> bool:
@@ -48,6 +49,20 @@ def _told(name: str, otherwise: int) -> int:
             f"{name}={text!r} in the environment is not an integer: unset it, or start with torchrun or accelerate."
         )
     return int(text)
+
+
+def cores() -> int:
+    """Number of cores for this process: an equal share of those that it and others like it may use.
+
+    Which cores a process may use is known on Linux only.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, allowed // max(_SHARED_BY[0], _told("LOCAL_WORLD_SIZE", 1)))
+
+
+def share_cores(runs: int) -> None:
+    """Says that so many runs beside each other share the cores of this process."""
+    _SHARED_BY[0] = runs
 
 
 def share(count: int) -> slice:

@@ -121,6 +121,8 @@ def is_of_memory(error: BaseException) -> bool:
 
 def may_pass(error: BaseException | None) -> bool:
     """Whether a run that raised this may succeed when it is tried again: a file system, a network, or lack of memory."""
+    if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError | IsADirectoryError):
+        return False  # a name that is wrong stays wrong
     return isinstance(error, OSError) or (error is not None and is_of_memory(error))
 
 

@@ -12,6 +12,8 @@ import torch
 
 from sepnorm import SepNormError
 from sepnorm.domains.images.config import PRESETS
+from sepnorm.domains.molecules.config import PRESETS as MOLECULES
+from sepnorm.domains.molecules.streaming import Ahead
 from sepnorm.experiment.launchers import Job
 from sepnorm.experiment.runs import Outcome
 
@@ -21,6 +23,16 @@ CONFIG = PRESETS["demo"].changed({"threads": 1})
 def slowly_touch(path):
     time.sleep(0.5)
     path.touch()
+
+
+class Carbons:
+    """A stream of molecules without end."""
+
+    def state(self):
+        return {}
+
+    def take(self, count):
+        return [("C", [])] * count
 
 
 class Noting:
@@ -36,6 +48,14 @@ class Noting:
             os._exit(3)
         if self.base.data == "tidy":  # as what is shared between processes is
             Finalize(None, slowly_touch, (folder.parent / f"tidied-{os.getpid()}",), exitpriority=0)
+        if self.base.data.startswith("ahead"):
+            source = Ahead(Carbons(), MOLECULES["demo"])
+            source.take(4)
+            (folder.parent / "readers").write_text(str(len(source._pool._processes)))
+            if self.base.data == "ahead":
+                report(1, 2, 0.5, 10.0)
+                time.sleep(240)
+            source.close()
         if self.base.data == "odd" or (self.base.data == "odd one" and config.seed == 1):
             raise ValueError("odd")
         if report is not None:

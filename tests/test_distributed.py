@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from reference import randomise
 
 from sepnorm import SepNorm, SepNormError
-from sepnorm.distributed import check_joined, join
+from sepnorm.distributed import check_joined, cores, join
 from sepnorm.training.checkpoints import common_checkpoint, complete
 
 CASES = {
@@ -137,3 +137,13 @@ def test_processes_that_do_not_see_the_same_checkpoint_do_not_resume(tmp_path, f
     (folders[0] / "checkpoint-3" / "weights").write_text("")
     complete(folders[0] / "checkpoint-3", {"losses": [], "seconds": 0, "pending": []})
     mp.spawn(resuming, (free_port, folders), nprocs=2)
+
+
+def test_processes_of_a_node_and_runs_beside_each_other_share_its_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))  # of a machine that may have more
+    assert cores() == 8
+    monkeypatch.setattr("sepnorm.distributed._SHARED_BY", [3])
+    assert cores() == 2
+    for processes, each in ((4, 2), (16, 1)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        assert cores() == each

@@ -64,7 +64,7 @@ TABLES = {
     ),
     "nci": Table("compare molecules --seeds 5"),
     "zinc12k": Table(
-        "compare molecules --preset slim --data {zinc12k.csv.gz} --seeds auto --most 6 --norms ln,bn@final,bn+ln@final "
+        "compare molecules --preset slim --data {zinc12k.csv.gz} --seeds auto --most 3 --norms ln,bn@final,bn+ln@final "
         "--set schedule=cosine --set epochs=4 --set learning_rate=2e-3 --set warmup=0.05 --set attention_dropout=0 "
         "--set activation_dropout=0"
     ),

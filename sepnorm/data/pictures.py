@@ -7,9 +7,22 @@ import math
 from contextlib import suppress
 from typing import Any
 
+#: What Pillow may read, in whatever file it is. It knows more, of which EPS starts Ghostscript with the program in a file.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _MOST_PIXELS = 2**26  # of an image that is opened; one of this size takes 256 MiB while it is read
 _KEPT_PIXELS = 2**22  # of an image that is kept; larger ones are reduced at once
 _DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # grey, with more than 8 bits
+
+
+def open_image(content: Any) -> Any:
+    """Opens a path, bytes, an image dictionary of ``datasets`` or a Pillow image; pixels are not read yet."""
+    from PIL import Image
+
+    if isinstance(content, dict):
+        content = content.get("bytes") or content.get("path")
+    if isinstance(content, Image.Image):
+        return content
+    return Image.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=FORMATS)
 
 
 def to_image(content: Any, side: int | None = None) -> Any:
@@ -18,13 +31,7 @@ def to_image(content: Any, side: int | None = None) -> Any:
     Large images are reduced by a whole factor, so that many fit into memory. Very large ones are refused. A JPEG whose
     shorter side will be ``side`` pixels is decoded at a half, a quarter or an eighth, but at least twice that size.
     """
-    from PIL import Image
-
-    if isinstance(content, dict):
-        content = content.get("bytes") or content.get("path")
-    if isinstance(content, bytes):
-        content = io.BytesIO(content)
-    image = content if isinstance(content, Image.Image) else Image.open(content)
+    image = open_image(content)
     pixels = image.width * image.height
     if pixels > _MOST_PIXELS:
         raise ValueError(f"it has {image.width:,} x {image.height:,} pixels, and {_MOST_PIXELS:,} are the most")

@@ -252,17 +252,18 @@ def quiet_datasets(hub: bool = False) -> Any:
 
 
 def hub_rows(source: str, split: str) -> Any:
-    """The rows of a name of the hub, ``NAME`` or ``NAME:CONFIG``, as an ``IterableDataset``."""
+    """The rows of a name of the hub, ``NAME`` or ``NAME:CONFIG``, as an ``IterableDataset``. Images are not decoded."""
     name, _, config = source.partition(":")
     if Path(name).exists():  # datasets would follow the instructions in it
         raise SepNormError(f"{name} is a folder or file here, which has no {config!r}: name it alone.")
-    return quiet_datasets(hub=True).load_dataset(name, config or None, split=split, streaming=True)
+    rows = quiet_datasets(hub=True).load_dataset(name, config or None, split=split, streaming=True)
+    return rows.decode(False) if rows.features else rows
 
 
 def rows_of(source: str, split: str = "train", images: bool = False) -> Iterator[dict[str, Any]]:
     """Yields the rows of a table, a folder of tables or a Hugging Face dataset; long texts are truncated.
 
-    ``images`` lets ``datasets`` open the images that a Hugging Face dataset names; otherwise they stay as they are.
+    ``images`` fetches the images that a Hugging Face dataset keeps as files of their own; otherwise rows only name them.
     """
     path = Path(source)
     count = 0
@@ -289,4 +290,17 @@ def _rows(source: str, path: Path, split: str, images: bool) -> Iterator[dict[st
     if path.exists():
         raise SepNormError(f"{source} is no table: give one of {', '.join(TABLES)} (also .gz, .xz).")
     rows = hub_rows(source, split)
-    return map(dict, rows.decode(False) if rows.features and not images else rows)
+    return map(_fetched if images else dict, rows)
+
+
+def _fetched(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the content of those image files of the Hub that it names."""
+    import fsspec
+
+    row = dict(row)
+    for column, cell in row.items():
+        name = cell.get("path") if isinstance(cell, dict) and not cell.get("bytes") else None
+        if isinstance(name, str) and name.rpartition("::")[2].startswith("hf://datasets/"):
+            with fsspec.open(name, "rb") as file:
+                row[column] = cell | {"bytes": file.read()}
+    return row

@@ -54,13 +54,12 @@ def open_rows(source: str, split: str = "train", lines: tuple[str, ...] = TEXT, 
             if kind == ".parquet" and remote:
                 options = {"data_files": files, "split": "train", "streaming": True, "batch_size": _AT_ONCE}
                 rows = datasets.load_dataset("parquet", **options)
+                rows = rows.decode(False) if rows.features else rows
             else:
                 reader = tar_rows if kind == ".tar" else _lines if kind in lines else _rows
                 return datasets.IterableDataset.from_generator(reader, gen_kwargs={"files": files})
         else:
             rows = hub_rows(source, split)
-        if rows.features:
-            rows = rows.decode(False)
     except SepNormError:
         raise
     except Exception as error:  # each library has its own errors for damaged shards and unreachable names

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from sepnorm.data.json_lists import list_items
+from sepnorm.data.parquet_footer import chunks_of
 from sepnorm.data.places import is_address, why_not
 from sepnorm.errors import SepNormError, UnreadableDataError, one_line
 from sepnorm.files import LARGE, PACKED, require_file
 
 TEXT = (".txt", ".text")
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+#: Words for a missing number in text, as pyarrow has them: the same for tables that are read whole and for streams.
+NULLS = tuple(",#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,N/A,NA,NULL,NaN,n/a,nan,null".split(","))
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 LONGEST_TEXT = 100_000  # characters kept of a text; no encoder reads more
 _LONGEST_LINE = 10**7  # characters
@@ -29,11 +32,18 @@ _MOST_EMPTY = 10**6  # empty lines in a row; a small compressed file can hold mo
 _UNPACKED = 2**26  # bytes that any compressed text may unpack to; this many empty lines take some seconds
 _ROWS = 64  # rows of a parquet file read at a time, at most
 _AT_ONCE = 2**26  # bytes of a parquet file read at a time
+_LONG_AT_ONCE = 2**28  # the same if each of its texts were as long as any can be
+_LISTED = 16  # bytes that a value in a list takes while it is read
 
 
 def suffix_of(path: Path) -> str:
     """The suffix that names the format, without the suffix of compression: ``.csv`` for ``a.csv.gz``."""
     return Path(path.stem).suffix.lower() if path.suffix.lower() in _OPENERS else path.suffix.lower()
+
+
+def stem_of(path: Path) -> str:
+    """The name without the suffixes of format and compression: ``a.b`` for ``a.b.csv.gz``."""
+    return Path(path.stem).stem if path.suffix.lower() in _OPENERS else path.stem
 
 
 def rows_of_file(path: Path) -> Iterator[dict[str, Any]]:
@@ -159,9 +169,28 @@ def _json_values(path: Path) -> Iterator[Any]:
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a parquet file."""
-    for batch in parquet_batches(path):
-        yield from batch.to_pylist()
+    """Yields the rows of a parquet file without its lists, which are no texts, images or scores, and may be of any length."""
+    import pyarrow.parquet
+
+    require_file(path)
+    schema = pyarrow.parquet.read_schema(path)
+    columns = [field.name for field in schema if not _has_lists(field.type)]
+    if not columns:
+        raise SepNormError(
+            f"{path} has columns of lists alone ({', '.join(schema.names)}), such as embeddings: name other data."
+        )
+    for batch in parquet_batches(path, columns=columns):
+        few = max(1, _AT_ONCE * batch.num_rows // max(1, batch.nbytes))  # not all long texts twice
+        for start in range(0, batch.num_rows, few):
+            yield from batch.slice(start, few).to_pylist()
+
+
+def _has_lists(kind: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        return any(_has_lists(field.type) for field in kind)
+    return bool(types.is_nested(kind))
 
 
 def parquet_batches(path: Path, most: int = _ROWS, columns: Sequence[str] | None = None) -> Iterator[Any]:
@@ -174,8 +203,8 @@ def parquet_batches(path: Path, most: int = _ROWS, columns: Sequence[str] | None
 
     require_file(path)
     file = pyarrow.parquet.ParquetFile(path)
-    most = _most_rows(path, file, most)
     kept = None if columns is None else list(columns)
+    most = _most_rows(path, file, most, kept)
     step = 1
     for batch in file.iter_batches(batch_size=step, columns=kept):
         yield batch
@@ -200,21 +229,19 @@ def parquet_parts(path: Path, rows: int) -> Iterator[Any]:
         yield from pyarrow.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
-def _most_rows(path: Path, file: Any, most: int) -> int:
-    """Rows to read at a time at most. Refuses a file that unpacks to far more than its size.
-
-    The metadata of columns are not read: if these are damaged, pyarrow ends the process.
-    """
+def _most_rows(path: Path, file: Any, most: int, columns: Sequence[str] | None) -> int:
+    """Rows to read at a time at most. Refuses a file that unpacks to far more than its size."""
     groups = (file.metadata.row_group(number).total_byte_size for number in range(file.metadata.num_row_groups))
-    large = max(groups, default=0)
-    if large <= PACKED * path.stat().st_size:
-        return most
-    if large > LARGE:
+    chunks = [chunk for chunk in chunks_of(path) if columns is None or chunk.column in columns]
+    listed = _LISTED * sum(chunk.values for chunk in chunks if chunk.values > chunk.rows)
+    large, small = max(*groups, listed, 0), PACKED * path.stat().st_size
+    if large > max(LARGE, small):
         raise SepNormError(
             f"{path} unpacks to {large / 2**20:,.0f} MiB, more than {PACKED} times its size, and is not read: write it in "
             "smaller parts, if that is right."
         )
-    return max(1, min(most, _AT_ONCE // large))  # one value may be as large as that
+    longest = max((chunk.size for chunk in chunks if chunk.of_bytes), default=0)  # which any row may name again
+    return max(1, min(most, (_LONG_AT_ONCE if large <= small else _AT_ONCE) // max(1, longest)))
 
 
 def csv_table(path: Path, tab: bool) -> Any:
@@ -222,7 +249,11 @@ def csv_table(path: Path, tab: bool) -> Any:
     import pyarrow.csv
 
     with opened(path) as file:
-        return pyarrow.csv.read_csv(file, parse_options=pyarrow.csv.ParseOptions(delimiter="\t" if tab else ","))
+        return pyarrow.csv.read_csv(
+            file,
+            parse_options=pyarrow.csv.ParseOptions(delimiter="\t" if tab else ","),
+            convert_options=pyarrow.csv.ConvertOptions(null_values=NULLS),
+        )
 
 
 def unreadable(source: str, error: BaseException, how: str = "") -> UnreadableDataError:

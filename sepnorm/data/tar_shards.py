@@ -11,7 +11,7 @@ from sepnorm.data.records import IMAGES
 from sepnorm.data.tables import LONGEST_TEXT
 
 _TEXTS = ("cls", "json", "label", "text", "txt")
-_LARGEST = 2**28  # bytes of a file in a shard
+_LARGEST = 2**28  # bytes of a sample in a shard
 
 
 def tar_rows(files: list[str]) -> Iterator[dict[str, Any]]:
@@ -34,7 +34,7 @@ def _opened(name: str) -> IO[bytes]:
 
 
 def _rows(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
-    last, row = None, dict[str, Any]()
+    last, row, size = None, dict[str, Any](), 0
     for member in tar:
         folder, slash, base = member.name.rpartition("/")
         stem, _, suffix = base.partition(".")
@@ -44,18 +44,22 @@ def _rows(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
         if key != last and row:
             yield row
             row = {}
+        size = size if key == last else 0
         last = key
         column = suffix.lower()
         kind = column.rpartition(".")[2]
         if kind not in _TEXTS and f".{kind}" not in IMAGES:
             continue
-        if member.size > _LARGEST:
-            raise ValueError(f"{member.name} in it has {member.size:,} bytes, and {_LARGEST:,} are the most")
+        if member.issparse():
+            raise ValueError(f"{member.name} in it is a file with holes, which can be of any size: pack it without")
+        size += member.size
+        if size > _LARGEST:
+            raise ValueError(f"{member.name} in it brings a sample to {size:,} bytes, and {_LARGEST:,} are the most")
         file = tar.extractfile(member)
         assert file is not None  # of an ordinary file
-        content = file.read()
-        row[column] = (
-            content[: 4 * LONGEST_TEXT].decode("utf-8", "replace").strip() if kind in _TEXTS else {"bytes": content}
-        )
+        if kind in _TEXTS:
+            row[column] = file.read(4 * LONGEST_TEXT).decode("utf-8", "replace").strip()
+        else:
+            row[column] = {"bytes": file.read()}
     if row:
         yield row

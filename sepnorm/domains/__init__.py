@@ -60,7 +60,8 @@ class Look:
         """
         steps = config.max_steps if self.samples is None else config.steps_on(self.samples)
         long = f"{config.epochs} epochs" if steps is None else f"{steps:,} step{'s' * (steps > 1)}"
-        return f"Training {self.model} on {self.data}: {long} of {config.batch_size}. Scored by {self.scored}."
+        size = f"{config.accumulation} x {config.batch_size}" if config.accumulation > 1 else config.batch_size
+        return f"Training {self.model} on {self.data}: {long} of {size}. Scored by {self.scored}."
 
 
 class Domain(ABC):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from sepnorm.arguments import number, require_module, whole
+from sepnorm.distributed import cores
 from sepnorm.domains.comparison import keep_earlier, run_and_write, short_text
 from sepnorm.domains.own_checks import (
     refuse_different,
@@ -25,7 +26,6 @@ from sepnorm.domains.own_checks import (
 from sepnorm.errors import InterruptedRunError, RunFailedError, SepNormError
 from sepnorm.experiment.comparison import Comparison
 from sepnorm.experiment.launcher_settings import refuse_many_processes
-from sepnorm.experiment.launchers.local import cores
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.running import compare as compare_configs
 from sepnorm.experiment.runs import Outcome, record_failure

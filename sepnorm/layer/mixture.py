@@ -166,7 +166,7 @@ class MixtureNorm(WideStatistics):
             f"a mixture of {self.components} components is fitted to at least {2 * self.components} rows, and a training batch "
             f"has {count}"
         )
-        if len(self._living()) < 2:
+        if self._is_new(self._living()):
             raise SepNormError(f"{text}: use larger batches, or fewer components.")
         if not self._warned_of_few:
             self._warned_of_few = True
@@ -186,13 +186,17 @@ class MixtureNorm(WideStatistics):
         least = _DEAD / self.components
         return [number for number, share in enumerate(self.running_prior.tolist()) if share >= least]
 
+    def _is_new(self, living: list[int]) -> bool:
+        """Whether no batch was fitted yet, or none that was finite: a norm that is new, or calibrated as one component."""
+        return not living or (len(living) == 1 and not self.num_batches_tracked)
+
     def _start(self, rows: Rows) -> tuple[Components, list[int], int]:
         """Start of EM, the numbers of components that are new in it, and the number of EM steps."""
         old, living = self._running().to(rows.x.dtype), self._living()
         if len(living) == self.components:
             return old, [], _STEPS if self.components > 1 else 0
         seed = int(self.num_batches_tracked)
-        if len(living) < 2:
+        if self._is_new(living):
             return rows.start(self.components, seed), list(range(self.components)), _FIRST_STEPS
         dead = [number for number in range(self.components) if number not in living]
         if not self._warned_of_death:

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from sepnorm.errors import SepNormError
 
 #: The smallest eigenvalue that counts, in units of eps times the trace. With less, Newton-Schulz steps lose precision
 #: on rank-deficient matrices: in float32 and on equal tokens, the root is off by 1 % with 8 and by 0.1 % with 64. In
@@ -31,6 +32,9 @@ class EigenPower(torch.autograd.Function):
     Autograd through ``eigh`` divides by differences of eigenvalues, which fails where two are equal. The gradient of a
     matrix function f needs only the quotients (f(a) - f(b)) / (a - b). For a power these have a limit at a = b, and are
     computed here without cancellation from the logarithm of a / b.
+
+    Second derivatives need quotients of quotients. Those of the inverse root are taken through ``inverse_root`` instead;
+    other powers have none.
     """
 
     @staticmethod
@@ -38,20 +42,29 @@ class EigenPower(torch.autograd.Function):
         broken = ~matrix.isfinite().all(dim=-1).all(dim=-1)[..., None, None]  # else eigh fails for all of them
         values, vectors = torch.linalg.eigh(matrix.masked_fill(broken, 0))
         values = values.clamp(min=0).masked_fill(broken[..., 0], torch.nan) + shift[..., 0]
-        ctx.save_for_backward(values, vectors)
+        ctx.save_for_backward(values, vectors, matrix, shift)
         ctx.power = power
         return (vectors * values.pow(power)[..., None, :]) @ vectors.mT
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None]:
-        values, vectors = ctx.saved_tensors
+        values, vectors, matrix, shift = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient itself will be differentiated
+            return _differentiable_slope(matrix, shift, ctx.power, slope), None, None
         logs = values.log()
         gap = logs[..., :, None] - logs[..., None, :]
         ratio = torch.where(gap == 0, ctx.power, torch.expm1(ctx.power * gap) / torch.expm1(gap))
         quotients = ratio * values.pow(ctx.power - 1)[..., None, :]
         inner = quotients * (vectors.mT @ slope @ vectors)
         return vectors @ inner @ vectors.mT, None, None
+
+
+def _differentiable_slope(matrix: Tensor, shift: Tensor, power: float, slope: Tensor) -> Tensor:
+    if power != -0.5:
+        raise SepNormError(
+            f"moment pooling of power {power + 1:g} has no second derivatives (create_graph=True): use power=0.5."
+        )
+    return torch.autograd.grad(inverse_root(matrix, shift), matrix, slope, create_graph=True)[0]
 
 
 def inverse_root(matrix: Tensor, shift: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def _tables(comparison: Comparison) -> Section:
     """The deciding columns, an explanation, and all columns folded."""
     every = "".join(table(*each, mark=verdict_class) for each in comparison_tables(comparison))
     body = (
-        table(*summary_rows(comparison), mark=verdict_class)
+        table(*summary_rows(comparison), mark=verdict_class, spare=("uniformity", "rank"))
         + f'<p class="quiet">{html.escape(explanation(comparison))}</p>'
     )
     return Section("Results", f"{body}<details><summary>All metrics and differences</summary>{every}</details>")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -94,20 +94,30 @@ def _contents(sections: Sequence[Section]) -> str:
     return f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], mark: Callable[[str], str] | None = None) -> str:
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    mark: Callable[[str], str] | None = None,
+    spare: Collection[str] = (),
+) -> str:
     """An HTML table, which scrolls if it is too wide or too long. The first column holds row headers.
 
-    ``mark`` maps the text of a cell to its CSS class, or an empty string.
+    ``mark`` maps the text of a cell to its CSS class, or an empty string. ``spare``: columns that a phone does not show.
     """
 
-    def cell(text: str) -> str:
-        kind = mark(text) if mark is not None else ""
+    def cell(text: str, name: str) -> str:
+        kind = "spare" if name in spare else mark(text) if mark is not None else ""
         return f'<td class="{kind}">{typeset(text)}</td>' if kind else f"<td>{typeset(text)}</td>"
 
     def line(row: Sequence[str]) -> str:
-        return f'<tr><th scope="row">{html.escape(row[0])}</th>{"".join(map(cell, row[1:]))}</tr>'
+        cells = "".join(cell(text, name) for text, name in zip(row[1:], header[1:], strict=True))
+        return f'<tr><th scope="row">{html.escape(row[0])}</th>{cells}</tr>'
 
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' if name else "<td></td>" for name in header)
+    def title(name: str) -> str:
+        kind = ' class="spare"' if name in spare else ""
+        return f'<th scope="col"{kind}>{html.escape(name)}</th>' if name else "<td></td>"
+
+    head = "".join(map(title, header))
     body = "".join(map(line, rows))
     kind = "scroll long" if len(rows) > _LONG else "scroll"
     said = html.escape(f"Table of {', '.join(name for name in header if name)}", quote=True)

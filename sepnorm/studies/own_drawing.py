@@ -39,16 +39,16 @@ def part_tables(found: Found) -> Drawn:
 
 
 def step_tables(found: Found) -> Drawn:
-    """The main metrics, steps until each arm reaches the best of ``bn+bn``, and accuracy over training."""
+    """The main metrics, steps until each arm reaches the best of ``bn`` and ``bn+bn``, and accuracy over training."""
     drawn = part_tables(found)
     for part, comparison in found:
         drawn.tables += steps_tables(part.name, comparison)
         drawn.sections.append(Section(f"Training on {part.name}", figures=progress_curves(comparison.arms, PROBES)))
     drawn.note += (
         " Steps: when the probe of an arm, on some of the images and between readings by a straight line, first reaches the best "
-        "that the probe of bn+bn had at any reading with the same seed. Mixture Normalisation was published with CNNs trained "
-        "with labels on CIFAR, where it took 31 to 47 % fewer updates than BatchNorm to BatchNorm's best accuracy: a masked "
-        "autoencoder with one such norm, probed, is another setting."
+        "that the probe of bn, or of bn+bn, had at any reading with the same seed. Mixture Normalisation was published with "
+        "CNNs trained with labels on CIFAR, where it took 31 to 47 % fewer updates than BatchNorm to BatchNorm's best accuracy: "
+        "a masked autoencoder with one such norm, probed, is another setting."
     )
     return drawn
 

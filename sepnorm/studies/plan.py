@@ -13,7 +13,7 @@ SIX = ("ln", "bn@final", "ln+ln@final", "ln+bn@final", "bn+ln@final", "bn+bn@fin
 # shared layer norm, shared batch norm, and SepNorm as in the paper's first table
 _IMAGES = ("ln", "bn@final", "bn+bn@final")
 _SPREAD = ("ln", "bn@final", "bn+ln@final", "bn+bn@final")
-_MIXED = ("ln", "bn+bn@final", "bn+mix@final", "ln+mix@final", "mix@final")
+_MIXED = ("ln", "bn@final", "bn+bn@final", "bn+mix@final", "ln+mix@final", "mix@final")
 _OTHERS = ("ln", "bn@final", "bn+ln@final")
 
 
@@ -234,7 +234,7 @@ STUDIES = {
         ours=True,
     ),
     "mixture": Study(
-        "Mixture Normalisation at the last norm: accuracy, and steps to the best of bn+bn",
+        "Mixture Normalisation at the last norm: accuracy, and steps to the best of bn and of bn+bn",
         "step_tables",
         {
             "demo": (_on_the_way(_digits()),),

@@ -9,8 +9,8 @@ from sepnorm.experiment.intervals import interval
 from sepnorm.report.progress_figures import readings
 from sepnorm.report.tables import Table
 
-#: The arm whose best the others should reach.
-REFERENCE = "bn+bn@final"
+#: Arms whose best the others should reach: BatchNorm, as in the paper of Mixture Normalisation, and with one for [CLS].
+REFERENCES = ("bn@final", "bn+bn@final")
 PROBES = {
     "cls_linear_top1": ("Linear probe of [CLS] over training, some images", "accuracy"),
     "cls_knn": ("Nearest neighbours of [CLS] over training, some images", "accuracy"),
@@ -34,15 +34,16 @@ def first_step(steps: list[float], values: list[float], target: float) -> float 
 
 
 def steps_tables(name: str, comparison: Comparison) -> list[Table]:
-    """A table for each probe with a row for each arm; none if runs were not probed during training."""
-    reference = next((arm for arm in comparison.arms if arm.name == REFERENCE), None)
-    if reference is None or not all(_probed(arm) for arm in comparison.arms):
+    """A table for each probe and reference with a row for each arm; none if runs were not probed during training."""
+    if not all(_probed(arm) for arm in comparison.arms):
         return []
     found: list[Table] = []
     for key in PROBES:
         axis = comparison.declared.find(key).name
-        head = [f"{name}, {axis}, on the way", "best", f"seeds that reach {REFERENCE}", "at step", "share of its steps"]
-        found.append((head, [_row(arm, reference, key) for arm in comparison.arms]))
+        for reference in (arm for arm in comparison.arms if arm.name in REFERENCES):
+            reach = f"seeds that reach {reference.name}"
+            head = [f"{name}, {axis}, on the way", "best", reach, "at step", "share of its steps"]
+            found.append((head, [_row(arm, reference, key) for arm in comparison.arms]))
     return found
 
 

@@ -136,7 +136,8 @@ def calibrate(model: nn.Module, data: Iterable[Any]) -> nn.Module:
 
     Args:
         model: a converted model, or any model with ``SepNorm`` layers. Changed in place.
-        data: an iterable of batches (see ``sepnorm.surgery.model_call.run``), with at least two samples in all.
+        data: an iterable of batches (see ``sepnorm.surgery.model_call.run``), with at least two samples in all, and
+            for a mixture norm two rows per component.
 
     Returns:
         The model.
@@ -171,6 +172,7 @@ def calibrate(model: nn.Module, data: Iterable[Any]) -> nn.Module:
             _run_all(model, data, [bn for _, _, _, bn in places])
             for (name, *_), moments in zip(places, found, strict=True):
                 _require_two(moments.count, name)
+                moments.require_rows()
         finally:
             for (_, _, _, bn), before in zip(places, state, strict=True):
                 bn.load_state_dict(before)
@@ -256,6 +258,15 @@ class _SharedMoments:
     @property
     def count(self) -> float:
         return sum(moments.count for moments in self.sets)
+
+    def require_rows(self) -> None:
+        """Raises if the rows are too few for so many sets: a component with fewer than two has no variance."""
+        least = 2 * len(self.sets)
+        if self.count < least or max(moments.count for moments in self.sets) < 2:
+            raise SepNormError(
+                f"a mixture of {len(self.sets)} components is calibrated with at least {least} rows, but the data gave "
+                f"{self.count:g} at {self.where}: pass a few hundred samples or more."
+            )
 
     def store(self) -> None:
         """Writes the moments of all rows to the norm."""

@@ -31,6 +31,7 @@ def convert(
     example: Any = None,
     calibrate: Iterable[Any] | None = None,
     num_cls: int = 1,
+    components: int | None = None,
 ) -> ConversionReport:
     """Gives [CLS] its own norm in an existing model. Changes the model in place.
 
@@ -51,6 +52,7 @@ def convert(
             of this data, and with the weights that reproduce the old outputs on average, so that a pretrained model
             keeps working. By default running statistics start at mean 0 and variance 1.
         num_cls: number of leading tokens that count as [CLS].
+        components: number of components of mixture norms. By default three.
 
     Returns:
         A report. ``print`` it to see every norm, what was done and why.
@@ -70,6 +72,7 @@ def convert(
     refuse_wrapped(model, "convert")
     _refuse_converted(model)
     num_cls = whole(num_cls, "num_cls", 1)
+    options = {} if components is None else {"components": _components(components, spec)}
     require_whole(model)
     require_weights(model)
     found = survey(model, example, num_cls)
@@ -87,7 +90,7 @@ def convert(
     for text in [*doubts, *_changes(spec, changing, calibrate is not None)]:
         warnings.warn(text, SepNormWarning, stacklevel=2)
     parameters = _count(model)
-    new = {site.path: build_layer(spec, site, num_cls, matched.get(site.path, {})) for site in changing}
+    new = {site.path: build_layer(spec, site, num_cls, matched.get(site.path, {}), **options) for site in changing}
     replace_modules(model, {id(site.module): new[site.path] for site in changing})
     settle(model)
     write_trace(model)
@@ -184,6 +187,13 @@ def _refuse_converted(model: nn.Module) -> None:
         raise SepNormError(
             f"the model is already converted ({path or 'itself'} is {spec_of(layer)}): call sepnorm.revert(model) first."
         )
+
+
+def _components(components: int, spec: NormSpec) -> int:
+    most = [KINDS[kind].options.get("components", 0) for kind in (spec.cls, spec.tokens) if kind is not None]
+    if not any(most):
+        raise SepNormError(f"components is for mixture norms, and {spec} has none: write it with mix, as bn+mix.")
+    return whole(components, "components", 1, max(most))
 
 
 def _doubts(found: Sites, changing: list[Site], final: bool, name: str) -> list[str]:

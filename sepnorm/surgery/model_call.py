@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sepnorm.errors import MisfitError, SepNormError, is_of_memory, one_line
 
 Batch = Any
+_GRAPHS = 64  # graphs of a data set per batch
 
 
 def run(model: nn.Module, batch: Batch) -> Any:
@@ -66,9 +67,15 @@ def call(model: nn.Module, batch: Batch) -> Any:
 
 
 def batches(data: Iterable[Batch] | Batch) -> Iterator[Batch]:
-    """The batches of ``data``: an iterable of batches, or a single one as a tensor, array, mapping or ``Batch`` of PyG."""
-    if isinstance(data, Tensor | Mapping) or _is_array(data) or hasattr(data, "edge_index"):
+    """The batches of ``data``: an iterable of batches, or a single one as a tensor, array, mapping or ``Batch`` of PyG.
+
+    A data set of PyG is cut into batches.
+    """
+    if isinstance(data, Tensor | Mapping) or _is_array(data) or is_graph(data):
         yield data
+    elif is_graph_set(data):
+        graphs: Any = data
+        yield from (graphs[start : start + _GRAPHS] for start in range(0, len(graphs), _GRAPHS))
     elif isinstance(data, Iterable) and not isinstance(data, str):
         yield from data
     else:
@@ -109,6 +116,16 @@ def as_tensors(batch: Batch, model: nn.Module) -> Batch:
             for i, value in enumerate(batch)
         )
     return batch
+
+
+def is_graph_set(data: Any) -> bool:
+    """Whether this is a data set of PyG. It has ``edge_index`` too: that of all its graphs, joined."""
+    return all(callable(getattr(data, name, None)) for name in ("indices", "get"))
+
+
+def is_graph(data: Any) -> bool:
+    """Whether this is one graph of PyG, or a ``Batch``."""
+    return not is_graph_set(data) and hasattr(data, "edge_index")
 
 
 def holds_graphs(batch: Batch) -> bool:

@@ -74,7 +74,7 @@ class _Enter:
             value = args[0].get(self.name)
         context = self.context
         if isinstance(value, Tensor) and value.dim() == 2:
-            padding = _to_padding(value, MASK_ARGUMENTS[self.name])
+            padding = to_padding(value, MASK_ARGUMENTS[self.name])
             context.enter(_behind_prefix(padding, module) if self.name == "patch_valid" else padding)
         elif context.depth == 0:
             if value is not None:
@@ -100,7 +100,8 @@ def _mask_argument(module: nn.Module) -> tuple[str, int] | None:
     return next(((name, names.index(name)) for name in MASK_ARGUMENTS if name in names), None)
 
 
-def _to_padding(mask: Tensor, true_is_padding: bool) -> Tensor:
+def to_padding(mask: Tensor, true_is_padding: bool) -> Tensor:
+    """Where a mask hides tokens: True where padded."""
     if not true_is_padding:
         return mask == 0
     return mask if mask.dtype == torch.bool else mask < 0  # torch also accepts 0 and -inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,15 +20,18 @@ from sepnorm.surgery.sites import Site
 GUARD = "weight"
 
 
-def build_layer(spec: NormSpec, site: Site, num_cls: int, matched: dict[str, Matched]) -> TokenNorm:
-    """Builds the layer that replaces the norm at ``site``, with its weights and the calibrated statistics."""
+def build_layer(spec: NormSpec, site: Site, num_cls: int, matched: dict[str, Matched], **options: int) -> TokenNorm:
+    """Builds the layer that replaces the norm at ``site``, with its weights and the calibrated statistics.
+
+    Options of kinds, such as ``components``, go to norms of kinds that have them.
+    """
     old = site.module
-    tokens = _take_over(spec.tokens, site, keep=True)
+    tokens = _take_over(spec.tokens, site, options, keep=True)
     layer: TokenNorm
     if spec.cls is None:
         layer = SharedNorm(site.dim, lambda dim: tokens, token_dim=site.token_dim)
     else:
-        cls = _take_over(spec.cls, site, keep=False)
+        cls = _take_over(spec.cls, site, options, keep=False)
         layer = SepNorm(site.dim, lambda dim: cls, lambda dim: tokens, num_cls=num_cls, token_dim=site.token_dim)
     for part, child in parts_of(layer):
         if part in matched:
@@ -57,7 +61,7 @@ def _without_guard(layer: Any, state: dict[str, Any], prefix: str, *_: Any) -> N
         state.setdefault(f"{prefix}{GUARD}", getattr(layer, GUARD))
 
 
-def _take_over(kind: str, site: Site, *, keep: bool) -> nn.Module:
+def _take_over(kind: str, site: Site, options: Mapping[str, int], *, keep: bool) -> nn.Module:
     """A norm of ``kind`` with the values of the old one: the old one itself, a copy, or a new one."""
     old: Any = site.module
     if kind == site.kind:
@@ -65,7 +69,10 @@ def _take_over(kind: str, site: Site, *, keep: bool) -> nn.Module:
     weight, bias = getattr(old, "weight", None), getattr(old, "bias", None)
     like = weight if weight is not None else next(old.parameters(), torch.empty(0))
     eps = getattr(old, "eps", None) or getattr(old, "variance_epsilon", None) or 1e-5
-    new: Any = KINDS[kind].build(site.dim, eps=eps, momentum=0.1, affine=True, device=like.device, dtype=like.dtype)
+    options = {name: value for name, value in options.items() if name in KINDS[kind].options}
+    new: Any = KINDS[kind].build(
+        site.dim, eps=eps, momentum=0.1, affine=True, device=like.device, dtype=like.dtype, **options
+    )
     with torch.no_grad():
         if weight is not None:
             new.weight.copy_(weight)
@@ -92,9 +99,12 @@ def spec_of(layer: TokenNorm) -> str:
 
 
 def settle(model: nn.Module) -> None:
-    """Adapts a model to its new layers: passes masks on, and turns off torch's fused encoder, which bypasses them."""
+    """Adapts a model to its new layers: passes masks on, and turns off torch's fused encoder, which bypasses them.
+
+    A model that was adapted before may have got more layers since.
+    """
     layers = [m for m in model.modules() if isinstance(m, TokenNorm)]
-    over_tokens = [m for m in layers if isinstance(m._places()[1], BATCH_NORMS)]
+    over_tokens = [m for m in layers if isinstance(m._places()[1], BATCH_NORMS) and m.padding is None]
     if over_tokens:
         context = PaddingContext()
         context.attach(model, list(over_tokens))
@@ -104,7 +114,8 @@ def settle(model: nn.Module) -> None:
     for module in model.modules():
         # Torch's fused encoder reads the weights of a norm and never calls it. Both switches are needed.
         if isinstance(module, nn.TransformerEncoderLayer) and ours & {id(module.norm1), id(module.norm2)}:
-            module._sepnorm_activation = module.activation_relu_or_gelu  # type: ignore[assignment]
+            if not hasattr(module, "_sepnorm_activation"):
+                module._sepnorm_activation = module.activation_relu_or_gelu  # type: ignore[assignment]
             module.activation_relu_or_gelu = 0
         if isinstance(module, nn.TransformerEncoder) and any(id(m) in ours for m in module.modules()):
             use_no_nested_tensor(module)

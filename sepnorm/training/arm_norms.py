@@ -16,7 +16,15 @@ def give_norms(encoder: nn.Module, config: RunConfig, calibrate: Iterable[Any] |
     """Converts ``encoder`` in place, as ``sepnorm.convert`` does. ``ln`` changes nothing."""
     if config.norm == "ln":
         return
-    convert(encoder, config.norm, sites=config.sites, calibrate=calibrate, num_cls=config.num_cls)
+    components = config.components if "mix" in config.norm.split("+") else None
+    convert(
+        encoder,
+        config.norm,
+        sites=config.sites,
+        calibrate=calibrate,
+        num_cls=config.num_cls,
+        components=components,
+    )
     for module in encoder.modules():
         if isinstance(module, BATCH_NORMS):
             module.momentum = config.momentum  # type: ignore[assignment]

@@ -27,6 +27,7 @@ class ArmConfig(BaseModel):
     sites: str = "final"  # norms to replace: final (the last), all, blocks, degenerate, or a pattern of module paths
     num_cls: int = Field(1, ge=1)  # number of leading tokens that are normalised as [CLS]
     momentum: float = Field(0.1, gt=0, le=1)  # weight of a new batch in the running statistics of batch norms
+    components: int = Field(3, ge=1, le=1000)  # number of components of mixture norms (mix)
     seed: int = Field(0, ge=0, lt=2**31)  # seed of weights, order of samples, crops, masks and dropout
     varies: Literal["all", "weights", "order"] = "all"  # the seed changes all, weights or order; the rest uses seed 0
     uniformity_weight: float = Field(0.0, ge=0)  # weight of the uniformity loss, lambda in the paper

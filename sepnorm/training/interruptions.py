@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +14,8 @@ from pathlib import Path
 
 from sepnorm.distributed import many
 from sepnorm.errors import InterruptedRunError, is_of_lost_process, one_line
+
+_DIES_WITH_PARENT = 1  # Linux: the option of prctl
 
 
 @contextmanager
@@ -27,6 +33,30 @@ def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def sheltered() -> Iterator[None]:
+    """Shields processes started here from the terminal's Ctrl-C, until they leave our process group and ask for it."""
+    try:
+        old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # only the main thread can set signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, old)
+
+
+def end_with_parent(saving: bool = False) -> None:
+    """On Linux: this process ends when the thread that started it does, even if that is killed; ``saving``, by SIGTERM."""
+    if sys.platform == "linux":
+        number = signal.SIGTERM if saving else signal.SIGKILL
+        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, number)
+        parent = multiprocessing.parent_process()
+        if parent is not None and parent.pid != os.getppid():  # it ended before we asked
+            signal.raise_signal(number)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import queue
 import signal
@@ -20,9 +19,9 @@ from sepnorm.data.streams import ReadAhead, Stream
 from sepnorm.errors import SepNormError, one_line
 from sepnorm.training.batching import Place, Samples, Steps, StreamedSteps, read_places, write_places
 from sepnorm.training.configs import RunConfig
+from sepnorm.training.interruptions import end_with_parent
 
 _AHEAD = 2  # batches that wait for the training step, of each worker
-_DIES_WITH_PARENT = 1  # Linux: the option of prctl
 _NO_ROOM = (
     "a worker that reads the stream ahead ran out of shared memory: give the container more of it (docker run "
     "--shm-size=8g), or read in the training process by --set workers=0."
@@ -139,7 +138,7 @@ class _Worker:
 def _make(steps: StreamedSteps, numbers: range, made: Any) -> None:
     for each in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a run, whose step still needs its batches
         signal.signal(each, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+    end_with_parent()
     torch.set_num_threads(1)  # those of the parent are not there
     try:
         for number in numbers:

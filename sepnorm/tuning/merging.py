@@ -11,7 +11,10 @@ from torch import Tensor, nn
 
 from sepnorm.errors import SepNormError
 from sepnorm.layer import SepNorm, TokenNorm
+from sepnorm.layer.kinds import NormSpec
+from sepnorm.surgery.config_trace import write_trace
 from sepnorm.surgery.conversion import convert
+from sepnorm.surgery.replacement import build_layer, replace_modules, settle
 from sepnorm.surgery.reports import ConversionReport
 from sepnorm.surgery.sites import Site
 from sepnorm.tuning.layers import Layers, find_layers
@@ -29,7 +32,8 @@ def merge(model: nn.Module, example: Any = None) -> ConversionReport | None:
     last is as it was. A model that computes its output from the others is refused.
 
     Args:
-        model: a model with special vectors. If it is already converted, its [CLS] norms take the vectors.
+        model: a model with special vectors. If it is already converted, its [CLS] norms take the vectors, and plain
+            LayerNorms among them become ``ln+ln`` first.
         example: a batch of at least two different samples, as for ``tune_special``. Needed also for modules around an
             encoder of a known family, to see that they read its last hidden state alone.
 
@@ -58,9 +62,15 @@ def merge(model: nn.Module, example: Any = None) -> ConversionReport | None:
     _require_alike(found, expected)
     remove(model)
     report = None
-    if not isinstance(sites[0].module, SepNorm):
-        wanted = {site.path for site in sites}
-        report = convert(model, "ln+ln", sites=lambda site: site.path in wanted, example=example)
+    plain = {site.path: site for site in sites if not isinstance(site.module, SepNorm)}
+    if not any(isinstance(module, TokenNorm) for module in model.modules()):
+        report = convert(model, "ln+ln", sites=lambda site: site.path in plain, example=example)
+    elif plain:  # a conversion leaves degenerate norms, and those that it was not asked for
+        replace_modules(
+            model, {id(s.module): build_layer(NormSpec("layer", "layer"), s, 1, {}) for s in plain.values()}
+        )
+        settle(model)
+        write_trace(model)
     with torch.no_grad():
         for site, vector in zip(sites, vectors, strict=True):
             norm: Any = model.get_submodule(site.path).get_submodule("cls_norm")
@@ -165,13 +175,12 @@ def _norms(model: nn.Module, layers: Layers) -> list[Site]:
         raise SepNormError(
             f"the vectors cannot be merged: {twice.path} comes before several layers, which have one bias each."
         )
-    converted = any(isinstance(module, TokenNorm) for module in model.modules())
     for site in found:
-        norm: Any = site.module.cls_norm if isinstance(site.module, SepNorm) else site.module
-        fits = isinstance(site.module, SepNorm) if converted else site.kind == "layer"
-        if not fits or getattr(norm, "bias", None) is None:
+        separate = isinstance(site.module, SepNorm) and site.module.num_cls == 1
+        norm: Any = site.module.cls_norm if separate else site.module
+        if not (separate or site.kind == "layer") or getattr(norm, "bias", None) is None:
             raise SepNormError(
-                f"the vectors cannot be merged: {site.path} has no bias for [CLS]. LayerNorms with a bias can be merged, all of "
-                "them converted or none."
+                f"the vectors cannot be merged: {site.path} has no bias for [CLS] alone. LayerNorms can be merged, and separate "
+                "norms of one [CLS], if they have a bias."
             )
     return found

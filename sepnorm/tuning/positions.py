@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sepnorm.arguments import whole
 from sepnorm.errors import SepNormError
 from sepnorm.layer.torch_internals import remove_hooks
+from sepnorm.surgery.padding import MASK_ARGUMENTS, to_padding
 from sepnorm.surgery.pass_context import Leave, PassContext, models_around
 from sepnorm.tuning.layers import Layers
 
@@ -146,10 +147,13 @@ class Positions(PassContext):
         self.serial = 0  # number of the pass, for layers that are called several times in one
 
     def attach(self, model: nn.Module, layers: list[nn.Module], sets: Any) -> None:
-        """Hooks the model, and encoders in it that take ids, to record special tokens here; ``sets()`` are in use."""
+        """Hooks the model, and encoders in it that take ids or a mask, to record special tokens here.
+
+        ``sets()`` are in use.
+        """
         for module in models_around(model, layers):
             names = _parameters(module)
-            if module is model or "input_ids" in names:
+            if module is model or "input_ids" in names or isinstance(module, nn.TransformerEncoder):
                 module.register_forward_pre_hook(_Enter(self, sets, names), with_kwargs=True)
                 module.register_forward_hook(Leave(self), always_call=True)
 
@@ -217,8 +221,8 @@ class _Enter:
         return (args, kwargs) if handed else None
 
     def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        """The special tokens of a call: by its ids, or by its attention mask if only places count."""
-        ids, attended = (self._argument(name, args, kwargs) for name in ("input_ids", "attention_mask"))
+        """The special tokens of a call: by its ids, or by its mask if only places count."""
+        ids, attended = self._argument("input_ids", args, kwargs), self._mask(args, kwargs)
         if ids is not None and ids.dim() != 2:  # a model for choices has another dimension, and hands on ids without it
             ids = None
         if attended is not None and attended.dim() == 4:
@@ -229,6 +233,14 @@ class _Enter:
         if ids is None and attended is not None and all(kind.token is None for kind in self.context.kinds):
             ids = attended.long()
         return None if ids is None else self.context.by_ids(ids, attended)
+
+    def _mask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """The attention mask of a call, or where another mask hides nothing."""
+        for name, true_is_padding in MASK_ARGUMENTS.items():
+            mask = self._argument(name, args, kwargs)
+            if mask is not None and name != "patch_valid":  # it has no place for [CLS], which is the first token
+                return mask if name == "attention_mask" else ~to_padding(mask, true_is_padding)
+        return None
 
     def _argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """An argument of a call, if it is a tensor."""

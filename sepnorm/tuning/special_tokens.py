@@ -58,7 +58,8 @@ class SpecialTokens(nn.Module):
         Raises:
             SepNormError: if there is no such set.
         """
-        return self.get_parameter(_PREFIX + self._known(name))
+        found: nn.Parameter = getattr(self, _PREFIX + self._known(name))  # a tensor within functional_call
+        return found
 
     def add(self, name: str, like: Tensor) -> None:
         """Adds a set of zeros.

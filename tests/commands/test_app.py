@@ -135,6 +135,18 @@ def test_help_answers_without_torch():
     assert "diagnose" in found.stdout and found.stdout.strip().endswith("False False")
 
 
+def test_control_c_during_an_import_ends_at_once_though_the_import_drops_exceptions(tmp_path):
+    (tmp_path / "dropping.py").write_text(  # as initialisers in C do
+        "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nexcept BaseException:\n    pass"
+    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    code += "from sepnorm.__main__ import main\nfrom sepnorm.commands import app\n"
+    code += "def run():\n    import dropping\n    print('went on')\n"
+    code += "app.main = run; main()"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "Interrupted.\n")
+
+
 def test_without_its_extra_the_command_says_what_to_install():
     code = "import sys; sys.modules['typer'] = None\nfrom sepnorm.__main__ import main\nmain()"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

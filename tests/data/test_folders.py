@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 
 import pyarrow as pa
@@ -89,4 +90,19 @@ def test_an_image_beside_texts_is_not_opened(tmp_path, monkeypatch):
         assert [row["image"] for row in rows_of(source)] == cells
         assert texts(source) == ["a", "b"]
         assert [row["image"] for row in open_rows(source)] == cells
-    assert all(isinstance(row["image"], Image.Image) for row in rows_of("some/data", images=True))
+        assert [row["image"] for row in rows_of(source, images=True)] == cells
+
+
+def test_an_image_file_of_the_hub_is_fetched_where_images_are_wanted(monkeypatch):
+    import datasets
+    import fsspec
+
+    place = "hf://datasets/some/data@main/0.png"
+    features = datasets.Features({"image": datasets.Image()})
+    table = pa.table({"image": [{"bytes": None, "path": place}]}, schema=features.arrow_schema)
+    monkeypatch.setattr(
+        records, "hub_rows", lambda source, split: datasets.Dataset(table).to_iterable_dataset().decode(False)
+    )
+    monkeypatch.setattr(fsspec, "open", lambda name, mode: io.BytesIO(name.encode()))
+    assert [row["image"]["bytes"] for row in rows_of("some/data")] == [None]
+    assert [row["image"]["bytes"] for row in rows_of("some/data", images=True)] == [place.encode()]

@@ -1,18 +1,49 @@
 """Images of unusual modes and sizes, and photographs that are stored on their side."""
 
 import io
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image, UnidentifiedImageError
 
-from sepnorm.data.pictures import to_image
+from sepnorm.data.pictures import open_image, to_image
+
+PROGRAM = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 100\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+@pytest.fixture
+def ghostscript(tmp_path, monkeypatch):
+    """A stand-in for Ghostscript, and the file that it leaves when it is started."""
+    place, mark = tmp_path / "bin" / "gs", tmp_path / "started"
+    place.parent.mkdir()
+    place.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    place.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # looked for once
+    return mark
 
 
 def encoded(image, kind, **options):
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.eps"])
+@pytest.mark.parametrize("form", [Path, Path.read_bytes])
+def test_a_program_in_an_image_file_is_not_run(tmp_path, ghostscript, name, form):
+    (tmp_path / name).write_bytes(PROGRAM)
+    for read in (open_image, to_image):
+        with pytest.raises(UnidentifiedImageError):
+            read(form(tmp_path / name))
+    assert not ghostscript.exists()
+
+
+@pytest.mark.parametrize("kind", ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP", "MPO"])
+def test_the_usual_formats_are_read(kind):
+    assert to_image(encoded(Image.new("RGB", (4, 2)), kind)).size == (4, 2)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("PNG", "uint16"), ("TIFF", "uint16"), ("TIFF", "int32")])

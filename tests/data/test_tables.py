@@ -54,6 +54,42 @@ def test_a_long_text_that_is_named_again_and_again_is_read_a_few_times_at_once(t
     assert sum(len(row["text"]) > 5 for row in rows_of_file(path)) == 63
 
 
+def test_a_long_text_after_short_ones_does_not_multiply_also_where_other_columns_are_large(
+    tmp_path, small, monkeypatch
+):
+    """Short rows make the next part one of many rows, and the size of the file says nothing."""
+    monkeypatch.setattr(tables, "_LONG_AT_ONCE", 2 * SMALL)
+    order = pa.array([n % 2 for n in range(300)] + [2] * 40, pa.int32())
+    texts = pa.DictionaryArray.from_arrays(order, pa.array(["a", "b", "x" * (SMALL // 4)]))
+    table = pa.table({"text": texts, "pad": np.random.default_rng(0).integers(0, 2**62, 340)})
+    pq.write_table(table, tmp_path / "t.parquet", dictionary_pagesize_limit=2**30, store_schema=False)
+    batches = list(parquet_batches(tmp_path / "t.parquet"))
+    assert max(batch.nbytes for batch in batches) <= 2.1 * SMALL
+    assert max(batch.num_rows for batch in batches) > 4
+    assert sum(len(row["text"]) > 5 for row in rows_of_file(tmp_path / "t.parquet")) == 40
+
+
+def test_lists_that_nobody_asked_for_are_not_read(tmp_path):
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 10**6], pa.int32()), pa.array(np.zeros(10**6, np.int8)))
+    kept = {"text": ["a", "b"], "image": [{"bytes": b"1", "path": None}] * 2}
+    pq.write_table(pa.table(kept | {"other": lists}), tmp_path / "t.parquet")
+    assert [[*row] for row in rows_of_file(tmp_path / "t.parquet")] == [["text", "image"]] * 2
+    pq.write_table(pa.table({"other": lists}), tmp_path / "t.parquet")
+    with pytest.raises(
+        SepNormError, match=r"has columns of lists alone \(other\), such as embeddings: name other data"
+    ):
+        list(rows_of_file(tmp_path / "t.parquet"))
+
+
+def test_lists_of_far_more_values_than_the_file_has_bytes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "LARGE", SMALL)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 10**6], pa.int32()), pa.array(np.zeros(10**6, np.int8)))
+    pq.write_table(pa.table({"other": lists}), tmp_path / "t.parquet")
+    for read in (parquet_batches, lambda path: parquet_parts(path, 200)):
+        with pytest.raises(SepNormError, match="unpacks to 15 MiB, more than 100 times its size"):
+            list(read(tmp_path / "t.parquet"))
+
+
 def test_lists_after_a_missing_one_are_read_a_few_at_a_time(tmp_path, small):
     values = [None, *np.zeros((2000, 1000), np.float32)]
     pq.write_table(pa.table({"embedding": values}), tmp_path / "l.parquet")

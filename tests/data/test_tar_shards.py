@@ -64,5 +64,19 @@ def test_what_is_no_tar_file_is_refused_in_a_sentence(tmp_path, content):
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(tar_shards, "_LARGEST", 4)
-    with pytest.raises(ValueError, match=r"1\.jpg in it has 5 bytes, and 4 are the most"):
-        list(tar_rows([write(tmp_path / "0.tar", ("1.jpg", b"12345"))]))
+    for members in ([("1.jpg", b"12345")], [("1.png", b"123"), ("1.jpg", b"45")]):
+        with pytest.raises(ValueError, match=r"1\.jpg in it brings a sample to 5 bytes, and 4 are the most"):
+            list(tar_rows([write(tmp_path / "0.tar", *members)]))
+    apart = write(tmp_path / "0.tar", ("1.jpg", b"123"), ("2.jpg", b"45"))
+    assert [row["jpg"]["bytes"] for row in tar_rows([apart])] == [b"123", b"45"]
+
+
+def test_a_file_with_holes_is_not_read(tmp_path):
+    """Its block of 512 bytes stands for as many as its header says."""
+    entry = tarfile.TarInfo("1.jpg")
+    entry.pax_headers = {"GNU.sparse.map": "0,512", "GNU.sparse.size": str(2**27)}
+    entry.size = 512
+    with tarfile.open(tmp_path / "0.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(entry, io.BytesIO(bytes(512)))
+    with pytest.raises(ValueError, match=r"1\.jpg in it is a file with holes"):
+        list(tar_rows([str(tmp_path / "0.tar")]))

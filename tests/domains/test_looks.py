@@ -199,6 +199,7 @@ def test_the_colours_are_named_again_only_where_they_differ(tmp_path):
 def test_what_text_is_scored_on_is_said(tmp_path):
     lines = tmp_path / "mine.txt"
     lines.write_text("\n".join(f"sentence number {i}" for i in range(50)))
+    assert "of the Lee corpus: 16 steps of 4 x 32. Scored" in line("text", "accumulation=4")
     assert "of the Lee corpus: 16 steps of 32. Scored by the 1,225 pairs of news" in line("text")
     assert "not of your data" not in line("text")
     said = line("text", f"data={lines}")

@@ -12,6 +12,7 @@ import torch
 from noted_runs import CONFIG, Noting, Watching, jobs, metrics
 
 from sepnorm import SepNormError
+from sepnorm.distributed import cores
 from sepnorm.errors import InterruptedRunError
 from sepnorm.experiment.launcher_settings import refuse_many_processes
 from sepnorm.experiment.launchers import run_jobs
@@ -79,7 +80,9 @@ def test_control_c_stops_all_and_says_how_to_go_on(tmp_path, monkeypatch):
     assert time.monotonic() - begun < 200  # not the four minutes that the runs would have slept
 
 
-def test_workers_end_when_the_parent_is_killed(tmp_path):
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("data", ["slow", "ahead"])
+def test_workers_end_when_the_parent_is_killed(tmp_path, data):
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
         "import sepnorm.experiment.launchers as launchers, noted_runs as t\n"
@@ -90,21 +93,71 @@ def test_workers_end_when_the_parent_is_killed(tmp_path):
         "    class Saying(t.Watching):\n"
         "        def start(self, arm, seed):\n"
         "            return lambda *progress: print('under way', flush=True)\n"
-        f"    launchers.run_jobs(t.jobs(Path({str(tmp_path)!r}), 2, data='slow'), 'local', Saying([]))\n"
+        f"    launchers.run_jobs(t.jobs(Path({str(tmp_path)!r}), 2, data={data!r}), 'local', Saying([]))\n"
     )
     script = tmp_path / "main.py"
     script.write_text(code)
     root = Path(__file__).parents[2]
     parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, cwd=root)
     assert parent.stdout is not None and parent.stdout.readline() == b"under way\n"
-    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    children = children_of(parent.pid)
+    readers = [reader for child in children for reader in children_of(child)]
     parent.kill()
     parent.wait()
-    assert children
+    assert children and bool(readers) == (data == "ahead")
+    children += readers
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+def children_of(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+@pytest.mark.timeout(120)
+def test_runs_side_by_side_read_ahead_with_their_share_of_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr("sepnorm.experiment.launchers.local.places", lambda config: 2)
+    run_jobs(jobs(tmp_path, 2, data="ahead at once"))
+    shares = {(tmp_path / str(seed) / "readers").read_text() for seed in range(2)}
+    assert shares == {str(max(1, cores() // 2))}
+
+
+@pytest.mark.timeout(120)
+def test_control_c_of_a_terminal_while_workers_start_is_one_sentence(tmp_path):
+    """A terminal sends Ctrl-C to all processes of a command, also to those that still import torch."""
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "import sepnorm.experiment.launchers as launchers, noted_runs as t\n"
+        "import sepnorm.experiment.launchers.local as local\n"
+        "from pathlib import Path\n"
+        "if __name__ == '__main__':\n"
+        "    local.places = lambda config: 2\n"
+        "    class Saying(t.Watching):\n"
+        "        def start(self, arm, seed):\n"
+        "            print('given', flush=True)\n"
+        "    try:\n"
+        f"        launchers.run_jobs(t.jobs(Path({str(tmp_path)!r}), 2, data='slow'), 'local', Saying([]))\n"
+        "    except t.SepNormError as stop:\n"
+        "        print(stop)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        start_new_session=True,
+    )
+    assert parent.stdout is not None and [parent.stdout.readline() for _ in range(2)] == ["given\n"] * 2
+    while not any("libtorch" in Path(f"/proc/{child}/maps").read_text() for child in children_of(parent.pid)):
+        time.sleep(0.01)
+    os.killpg(parent.pid, signal.SIGINT)
+    said = parent.communicate()[0].splitlines()
+    assert len(said) == 1 and said[0].startswith("the comparison was stopped and is saved in")
+    assert not list(tmp_path.rglob("begun"))
 
 
 def test_places_are_cores_by_threads(monkeypatch):

@@ -12,7 +12,7 @@ from sepnorm import SepNormError
 from sepnorm.errors import RunFailedError
 from sepnorm.experiment.launchers import ray as launcher
 from sepnorm.experiment.launchers.jobs import Ended, Tally
-from sepnorm.experiment.launchers.ray import _knock, _needed, _Runs
+from sepnorm.experiment.launchers.ray import _connected, _knock, _needed, _Runs
 from sepnorm.experiment.launchers.transfer import Place
 
 
@@ -138,6 +138,20 @@ def test_nobody_at_an_address_is_found_out_at_once(free_port):
         _knock(f"127.0.0.1:{free_port}")
     for address in ("", "auto", "local"):
         _knock(address)
+
+
+def test_a_cluster_that_does_not_start_in_time_is_one_sentence():
+    def init(**_):
+        raise Exception("The current node timed out during startup. This could happen because a component failed.")
+
+    stopped = []
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: stopped.append(True))
+    with (
+        pytest.raises(SepNormError, match=r"cannot be reached or started: The current node timed out during startup"),
+        _connected(ray, "local"),
+    ):
+        raise AssertionError("it has not started")
+    assert stopped
 
 
 STALE = Ended("failed", "the run of ln, seed 0 raised OSError: Stale file handle (error.txt).", again=True)

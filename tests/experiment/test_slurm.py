@@ -50,6 +50,15 @@ def test_settings_that_submitit_does_not_know_are_refused(tmp_path, settings, sa
     assert not list(tmp_path.rglob("metrics.json"))
 
 
+@pytest.mark.parametrize("setting", ["tasks_per_node=2", "nodes=2", "slurm_ntasks_per_node=4"])
+def test_jobs_of_several_processes_are_refused(tmp_path, setting):
+    with pytest.raises(
+        SepNormError, match=f"each run is one process on one node, found {setting} in --launcher submitit"
+    ):
+        run_jobs(jobs(tmp_path), f"submitit cluster=local {setting}")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_a_process_that_is_gone_is_told_by_arm_and_seed(tmp_path):
     with pytest.raises(RunFailedError, match=r"the run of ln, seed 0, ended without a result \(.*\); see .*\.err\."):

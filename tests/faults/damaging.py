@@ -19,6 +19,7 @@ ODD: list[Any] = [
     "1e999", "-0", "0x10", "NaN", "None", "true", "bn+ln", "final", "*", "%s", "{0}", "<script>", "'; --", "a=b", "\u202e",
 ]  # fmt: skip
 _DEEP = "[" * 60_000
+_PROGRAM = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n(%pipe%true) (w) file\nshowpage\n%%EOF\n"
 
 
 def damage(content: bytes, name: str, rng: Random) -> bytes:
@@ -29,6 +30,8 @@ def damage(content: bytes, name: str, rng: Random) -> bytes:
             return _damaged_json(content, rng)
         if kind in (".csv", ".tsv", ".smi", ".txt", ".jsonl", ".label"):
             return _damaged_table(content, kind, rng)
+        if kind in (".png", ".jpg") and rng.random() < 0.1:
+            return _PROGRAM
         if kind in (".npy", ".safetensors"):
             return _damaged_header(content, rng)
     return rng.choice(_BYTEWISE)(content, rng)
@@ -227,7 +230,8 @@ ORDERS = (
     "fast_tokenizer_files merges_file tokenizer_file init_inputs gguf_file model_args model_kwargs config_args tokenizer_args "
     "processor_kwargs type path activation_function tokenizer_name_or_path transformer_task modality_config architecture "
     "custom_pipelines _name_or_path weight_map num_hidden_layers vocab_size hidden_size max_position_embeddings image_size "
-    "dtype model_type architectures class library build aliases in_features out_features"
+    "dtype model_type architectures class library build aliases in_features out_features "
+    "attention_window block_size window_size normalizer post_processor"
 ).split()
 _ORDERED: list[Any] = [
     True, False, "evil.Evil", "evil/repo", "evil--evil.Evil", "../outside", "/etc/hostname", "os.system", "AutoModel",
@@ -235,6 +239,7 @@ _ORDERED: list[Any] = [
     2**62, [2 * 10**9], ["evil.Evil", None], {"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil"}, {"x": "evil.bin"},
     {"use_safetensors": False, "weights_only": False}, {"trust_remote_code": True}, {"attn_implementation": "evil/kernels"},
     {"quant_method": "bitsandbytes", "load_in_8bit": True},
+    {"type": "Replace", "pattern": {"Regex": ""}, "content": "a" * 10_000},
 ]  # fmt: skip
 
 

@@ -421,6 +421,15 @@ SWIN = dict(model_type="swin", image_size=16, patch_size=2, embed_dim=8)
 DEEP_SWIN = SWIN | dict(depths=[2_000_000_000], num_heads=[1])
 #: What would fill the memory, or never end.
 SIZES: dict[str, Made] = {
+    **{
+        f"a {key} of {value}": Made("plain", {"config.json": {key: value}})
+        for key, value in (("attention_window", [2_000_000]), ("block_size", 10**6), ("local_attn_chunk_length", 5000))
+    },
+    "a swin with a window of 80": Made(
+        "swin",
+        {"config.json": SWIN | dict(image_size=400, patch_size=4, window_size=80, depths=[1], num_heads=[1])},
+        gone=("config.json",),
+    ),
     "two million labels": Made("plain", {"config.json": {"num_labels": 2_000_000, "id2label": None}}),
     **{
         f"{base} with a Dense of 40,000 x 40,000": Made(

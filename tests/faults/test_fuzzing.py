@@ -148,7 +148,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "convert": (
         lambda model=None, **given: sepnorm.convert(bert() if model is None else model, **given),
-        dict(norm="bn+ln", sites="all", num_cls=1),
+        dict(norm="bn+mix", sites="all", num_cls=1, components=2),
     ),
     "convert, model": (sepnorm.convert, dict(model=torch.nn.Identity())),
     "revert": (sepnorm.revert, dict(model=torch.nn.Identity())),

@@ -136,6 +136,22 @@ def one_text_again(path: Path, short: int, size: int, times: int) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": rows}), path, compression="zstd", **options)
 
 
+def long_among_short(path: Path, size: int) -> None:
+    """Short rows, then a long one that is held once and named again, beside a column that makes the file no small one."""
+    order = pyarrow.array([n % 2 for n in range(300)] + [2] * 200, pyarrow.int32())
+    rows = pyarrow.DictionaryArray.from_arrays(order, pyarrow.array(["the cat", "a dog", "a" * size]))
+    table = pyarrow.table({"text": rows, "pad": [os.urandom(1500) for _ in range(500)]})
+    pyarrow.parquet.write_table(table, path, compression="zstd", store_schema=False, dictionary_pagesize_limit=2**30)
+
+
+def a_long_list(path: Path, count: int) -> None:
+    """A column of lists that nobody asks for, beside texts."""
+    ends = pyarrow.array([*range(30), 30 + count], pyarrow.int32())
+    lists = pyarrow.ListArray.from_arrays(ends, pyarrow.array(np.zeros(30 + count, np.int8)))
+    table = pyarrow.table({"text": ["the cat", "a dog"] * 15, "other": lists})
+    pyarrow.parquet.write_table(table, path, compression="zstd")
+
+
 def packed(path: Path, start: bytes, part: bytes, times: int, end: bytes = b"") -> None:
     """A packed file with a part that comes again and again: streams of .xz and of .gz can follow one another."""
     pack: Callable[[bytes], bytes] = (
@@ -188,6 +204,8 @@ TEXTS: dict[str, Callable[[Path], None]] = {
     "forty-of-50.parquet": lambda path: the_same_rows(path, 50 * MEBI, 40),
     "short-first.parquet": lambda path: one_text_again(path, 1, 20 * MEBI, 63),
     "short-at-first.parquet": lambda path: one_text_again(path, 500, 20 * MEBI, 63),
+    "short-beside-large.parquet": lambda path: long_among_short(path, 40 * MEBI),
+    "lists.parquet": lambda path: a_long_list(path, 60 * MEBI),
     "many-of-1.parquet": lambda path: the_same_rows(path, MEBI, 2000),
 }
 
@@ -198,6 +216,9 @@ TEXTS: dict[str, Callable[[Path], None]] = {
     [
         ("one100.parquet", "embed"),
         ("short-first.parquet", "embed"),
+        ("lists.parquet", "embed"),
+        *(long("lists.parquet", command) for command in COMMANDS[1:]),
+        *(long("short-beside-large.parquet", command) for command in COMMANDS),
         *(long("short-first.parquet", command) for command in COMMANDS[1:]),
         *(long("short-at-first.parquet", command) for command in COMMANDS),
         *(long("one600.parquet", command) for command in COMMANDS),

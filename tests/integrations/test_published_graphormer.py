@@ -60,11 +60,11 @@ def random_graph(generator: np.random.Generator, kind: str) -> Graph:
 
 
 def batches_of(kind: str) -> list[list[Graph]]:
-    """Thirty molecules and thirty random graphs, in batches of ten, some with parts that are not joined."""
+    """Thirty molecules and sixty random graphs, in batches of ten, some with parts that are not joined."""
     known = featurise(read_table("nci").smiles[::150], kind)[0][:30]
     generator = np.random.default_rng(0)
-    graphs = known + [random_graph(generator, kind) for _ in range(30)]
-    return [graphs[start : start + 10] for start in range(0, 60, 10)]
+    graphs = known + [random_graph(generator, kind) for _ in range(60)]
+    return [graphs[start : start + 10] for start in range(0, len(graphs), 10)]
 
 
 def as_item(graph: Graph) -> dict:

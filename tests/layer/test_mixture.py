@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -209,6 +210,48 @@ def test_a_component_that_loses_its_rows_sits_out_and_then_starts_again_with_a_w
     assert "1 of 3 components of a mixture norm lost all rows and restart" in str(said.message)
     assert (norm.running_mean[dying] - mean).abs().min() > 10  # it went to where rows are
     assert norm.running_prior[dying] > 0.05
+
+
+def norm_on(norm: MixtureNorm, batches: Iterable[Tensor]) -> None:
+    for x in batches:
+        norm(x)
+
+
+@pytest.mark.parametrize("components", [2, 3])
+def test_all_components_but_one_that_die_start_again_as_parts_and_the_statistics_stay(components):
+    def lone(seed: int) -> Tensor:
+        return clusters(60, centres=FAR[:1], seed=seed)[0]
+
+    norm = MixtureNorm(5, components).double()
+    norm(clusters(60, centres=FAR[:components])[0])
+    with pytest.warns(SepNormWarning, match=f"{components - 1} of {components} components") as said:
+        norm_on(norm, (lone(batch) for batch in range(150)))
+    assert len(said) == 1
+    with pytest.warns(SepNormWarning, match="the running components are used"):
+        norm(lone(0)[: 2 * components - 1])
+    assert norm.running_mean.mean(1).sub(FAR[0]).abs().max() < 2
+    other = MixtureNorm(5, components).double()
+    other.load_state_dict(norm.state_dict())
+    for each in (norm, other):  # restored after loading: the next batch moves them by the momentum alone
+        before = each.running_mean.clone()
+        each(lone(200))
+        assert (each.running_mean - before).norm() < 1
+    torch.testing.assert_close(other.running_mean, norm.running_mean)
+
+
+@pytest.mark.filterwarnings("ignore::sepnorm.SepNormWarning")
+def test_a_few_outliers_in_every_batch_do_not_reset_the_statistics():
+    """Their share is below that of a dead component, at which two of three restart."""
+    norm = MixtureNorm(5).double()
+    places = torch.tensor([100.0, -100.0, 300.0], dtype=torch.float64).unsqueeze(1)
+    jumps = []
+    for batch in range(60):
+        x = torch.randn(2000, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(batch))
+        x[:3] += places
+        before = norm.running_mean.clone()
+        norm(x)
+        jumps.append(float((norm.running_mean - before).norm()))
+    assert max(jumps[-10:]) < 10
 
 
 def test_fewer_rows_than_the_mixture_needs(recwarn):
@@ -450,6 +493,33 @@ def test_a_layer_of_another_number_of_components_comes_back(tmp_path):
         sepnorm.load(tmp_path, nn.Sequential(SepNorm(8, "batch", "mixture")))
 
 
+def test_a_conversion_has_as_many_components_as_it_is_asked_for(tmp_path):
+    model, ids = bert(), torch.randint(5, 60, (12, 7))
+    sepnorm.convert(model, "mix+mix", components=5, calibrate=[ids])
+    norms = [module for module in model.modules() if isinstance(module, MixtureNorm)]
+    assert [norm.components for norm in norms] == [5, 5]
+    model.train()(ids)
+    sepnorm.save(model.eval(), tmp_path)
+    assert torch.equal(sepnorm.load(tmp_path)(ids).last_hidden_state, model(ids).last_hidden_state)
+    for norm, components, message in (
+        ("bn+ln", 5, "components is for mixture norms, and bn.ln has none"),
+        ("mix", 0, "components is a whole number, at least 1"),
+        ("mix", 1001, "components"),
+    ):
+        with pytest.raises(SepNormError, match=message):
+            sepnorm.convert(bert(), norm, components=components)
+
+
+@pytest.mark.parametrize("norm", ["ln+mix", "bn+ln"])
+def test_a_config_says_the_number_of_components(norm):
+    from sepnorm.domains.images.config import PRESETS
+    from sepnorm.training.arm_norms import give_norms
+
+    model = bert()
+    give_norms(model, PRESETS["demo"].changed({"norm": norm, "components": 4}))
+    assert [m.components for m in model.modules() if isinstance(m, MixtureNorm)] == [4] * ("mix" in norm)
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("value", [0, 2.5, "3", 10**9])
 def test_a_damaged_number_of_components_is_refused(frozen, value, tmp_path):
@@ -485,6 +555,19 @@ def test_calibration_finds_the_moments_of_populations_over_all_batches():
         torch.testing.assert_close(norm.running_mean[component], mine.mean(0))
         torch.testing.assert_close(norm.running_var[component], mine.var(0))
         assert norm.running_prior[component] == pytest.approx(len(mine) / len(rows))
+
+
+@pytest.mark.filterwarnings("ignore::sepnorm.SepNormWarning")
+def test_too_few_rows_for_the_components_are_refused_and_change_nothing():
+    model = nn.Sequential(trained("mix+ln"))
+    state = copy.deepcopy(model.state_dict())
+    for count in (2, 5):
+        message = rf"mixture of 3 components is calibrated with at least 6 rows, but the data gave {count} at 0 \(cls\)"
+        with pytest.raises(SepNormError, match=message):
+            sepnorm.calibrate(model, [torch.randn(count, 5, 8)])
+        assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    sepnorm.calibrate(model, [torch.randn(6, 5, 8)])
+    assert model[0].cls_norm.running_prior.isfinite().all()
 
 
 def test_weights_of_the_norm_are_exempt_from_weight_decay():

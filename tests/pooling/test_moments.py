@@ -108,6 +108,24 @@ def test_gradients(shape, sketch, root):
     assert torch.autograd.gradcheck(MomentPool(shape[2], 0.3), (x,))
 
 
+@pytest.mark.parametrize("root", ["eigen", "newton"])
+@pytest.mark.parametrize("shape", [(2, 6, 3), (2, 3, 5)])
+def test_second_derivatives(shape, root):
+    pool, x = MomentPool(shape[2], root=root), drawn(*shape).requires_grad_()
+    mask = torch.ones(shape[:2], dtype=torch.bool)
+    mask[0, -1] = False
+    assert torch.autograd.gradgradcheck(pool, (x, mask) if shape[1] > shape[2] + 1 else (x,))
+    assert torch.autograd.gradgradcheck(MomentPool(shape[2], 1), (x,))
+    once, again = (torch.autograd.grad(pool(x).sin().sum(), x, create_graph=more)[0] for more in (False, True))
+    torch.testing.assert_close(once, again, rtol=1e-6, atol=1e-6)
+
+
+def test_second_derivatives_of_other_powers_are_refused():
+    x = drawn(2, 6, 3).requires_grad_()
+    with pytest.raises(SepNormError, match=r"moment pooling of power 0.3 has no second derivatives .* use power=0.5"):
+        torch.autograd.grad(MomentPool(3, 0.3)(x).sum(), x, create_graph=True)
+
+
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-4), (torch.float32, 1e-2)])
 def test_a_padded_sample_has_the_gradients_of_its_tokens(dtype, most, root):
@@ -145,7 +163,7 @@ def test_the_order_of_tokens_does_not_matter_and_padding_touches_nothing():
     torch.testing.assert_close(pool(x[:, order]), pool(x))
     padded = torch.cat([x, torch.full((3, 2, 4), math.nan, dtype=x.dtype)], dim=1).requires_grad_()
     mask = torch.arange(9).expand(3, -1) < 7
-    for each in (mask, mask.long()):
+    for each in (mask, mask.long(), mask.double()):
         found = pool(padded, each)
         torch.testing.assert_close(found, pool(x))
     found.sum().backward()
@@ -176,10 +194,10 @@ def test_nan_stays_in_its_sample(root):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(dtype):
     x, pool = drawn(2, 9, 4).to(dtype), MomentPool(4)
-    assert pool(x).dtype == dtype
-    assert pool.matrix(x).dtype == torch.float32
-    torch.testing.assert_close(pool(x), pool(x.float()).to(dtype))
-    torch.testing.assert_close(pool.to(dtype)(x), pool(x.float()).to(dtype))  # also where a model is cast as a whole
+    assert pool(x).dtype == pool.matrix(x).dtype == torch.float32
+    torch.testing.assert_close(pool(x), pool(x.float()))
+    assert MomentPool(4, 1)(300 * x).isfinite().all()  # squares that float16 does not hold
+    torch.testing.assert_close(pool.to(dtype)(x), pool(x.float()))  # also where a model is cast as a whole
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(pool.matrix(x.float()), pool.matrix(x))
         assert moment_matrix(x).dtype == torch.float32
@@ -247,6 +265,12 @@ def test_wrong_options_are_refused(options, said):
             r"the mask of tokens \(2, 5, 4\) is \(batch, tokens\).*found \(2, 4\)",
         ),
         (torch.zeros(2, 5, 4), [[True]], "found list"),
+        (
+            torch.zeros(2, 5, 4),
+            torch.tensor([[0.0] * 4 + [-1e9]] * 2),
+            "is 1 for tokens and 0 for padding, found other",
+        ),
+        (torch.zeros(2, 5, 4), torch.full((2, 5), math.nan), "is 1 for tokens and 0 for padding, found other numbers"),
     ],
 )
 def test_wrong_tokens_are_refused(tokens, mask, said):

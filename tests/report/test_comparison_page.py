@@ -68,6 +68,15 @@ def test_a_page_of_eight_arms_and_ten_seeds_is_small(tmp_path):
     assert page.stat().st_size < 8e6
 
 
+def test_a_phone_leaves_out_columns_that_the_folded_table_has_too(tmp_path):
+    text = write_comparison(tmp_path / "a.html", "A", comparison(tmp_path)).read_text(encoding="utf-8")
+    first, second = re.findall(r"<table>.*?</table>", text, flags=re.DOTALL)[:2]
+    assert re.findall(r'<th scope="col" class="spare">(\w+)</th>', first) == ["uniformity", "rank"]
+    assert first.count('<td class="spare">') == 2 * first.count('<th scope="row">')
+    assert "spare" not in second and "[CLS] uniformity" in second
+    assert re.search(r"@media screen and \(max-width: 44rem\) { \.spare { display: none; } }", text)
+
+
 def test_a_note_stands_between_the_title_and_the_verdict(tmp_path):
     note = "Scored by other <data> than yours."
     text = write_comparison(tmp_path / "a.html", "A", comparison(tmp_path), note=note).read_text(encoding="utf-8")

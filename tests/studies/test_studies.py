@@ -62,6 +62,7 @@ def test_mixtures_are_studied_on_flowers_too():
     assert (cifar.name, flowers.name) == ("cifar10-steps", "flowers-steps") and cifar.norms == flowers.norms
     assert (configs_of(cifar, {})[0].epochs, configs_of(flowers, {})[0].epochs) == (8, 12)
     assert configs_of(flowers, {})[0].probes
+    assert "bn@final" in cifar.norms  # whose best accuracy the others should reach
 
 
 def test_published_tables_are_whole():
@@ -281,6 +282,10 @@ def test_steps_to_the_best_of_another_arm(tmp_path):
     assert rows["bn+bn@final"][1:] == ["2 of 2", "15 ± 64", "1.00 ± 0.00"]  # steps 20 and 10
     assert rows["bn+mix@final"][1:] == ["2 of 2", "6 ± 57", "0.30 ± 2.54"]  # at 10 of 20, at 1 of 10
     assert steps_tables("here", Comparison([never, quick], METRICS)) == []
+    shared = read_on_the_way(tmp_path, "bn", {0: [0.1, 0.2, 0.3], 1: [0.1, 0.4, 0.5]})
+    tables = steps_tables("here", Comparison([never, shared, reference, quick], METRICS))
+    assert [header[2].removeprefix("seeds that reach ") for header, _ in tables] == ["bn@final", "bn+bn@final"] * 2
+    assert {row[0]: row[2] for row in tables[0][1]}["ln"] == "2 of 2"
 
 
 def test_probes_on_the_way_change_nothing_of_a_run(tmp_path):

@@ -44,6 +44,22 @@ def test_arrays_in_a_list_are_inputs_too():
     assert found.shape == (2, 3)
 
 
+def test_a_data_set_of_graphs_is_cut_into_batches_though_it_has_edge_index():
+    class DataSet(list):
+        edge_index = None  # that of all graphs, joined
+
+        def indices(self):
+            return range(len(self))
+
+        def get(self, index):
+            return self[index]
+
+        def __getitem__(self, index):
+            return DataSet(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+    assert [len(batch) for batch in batches(DataSet(range(130)))] == [64, 64, 2]
+
+
 def test_one_batch_of_graphs_is_one_batch():
     class Batch(SimpleNamespace):
         def __iter__(self):

@@ -104,3 +104,33 @@ def test_many_labels_are_refused_at_any_depth(settings):
     with pytest.raises(SepNormError, match=r"config.json has num_labels=[\d,]+, more than the 100,000"):
         vet_config({"model_type": "bert"} | settings, Path("config.json"), largest=2**40)
     vet_config({"model_type": "bert", "num_labels": 100_000}, Path("config.json"), largest=10)
+
+
+@pytest.mark.parametrize("key", ["attention_window", "block_size", "local_attn_chunk_length", "window_size"])
+@pytest.mark.parametrize("wrap", [int, lambda value: [value]])
+def test_parts_that_an_input_is_padded_to_have_a_limit(key, wrap):
+    config = {"model_type": "bert", "text_config": {key: wrap(4096)}}
+    assert vet_config(config, Path("config.json"), 16) == config
+    with pytest.raises(SepNormError, match=rf"has {key}=4,097, more than the 4,096 that sepnorm opens"):
+        vet_config({"model_type": "bert", "text_config": {key: wrap(4097)}}, Path("config.json"), 16)
+
+
+def test_tables_of_indices_count_by_their_bytes():
+    wide = Size(1, 10, 10)
+
+    def build() -> torch.nn.Module:
+        model = torch.nn.Module()
+        model.register_buffer("table", torch.zeros(sizes._SPARE_VALUES * 2 // 3, dtype=torch.int64))
+        return model
+
+    with pytest.raises(SepNormError, match=LARGER):
+        sizes.require_fitting(build, wide, Path("config.json"))
+
+
+def test_weights_of_other_shapes_are_one_sentence(tmp_path):
+    text_model(tmp_path / "model")
+    change(tmp_path / "model" / "config.json", intermediate_size=20)
+    with pytest.raises(
+        SepNormError, match=r"the weights of \S+model do not fit its config: some have other shapes\. Use"
+    ):
+        open_model(str(tmp_path / "model"))

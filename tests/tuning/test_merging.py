@@ -80,11 +80,37 @@ def test_merging_is_of_cls_alone_and_of_one_set():
     model.set_special(None)
     with pytest.raises(SepNormError, match="in use is None"):
         tuning.merge(model)
-    converted = bert()
-    sepnorm.convert(converted, "ln+ln")
-    tuned(converted, "cls")
-    with pytest.raises(SepNormError, match="all of them converted or none"):
-        tuning.merge(converted)
+    for norm in ("rms+ln", "bn"):  # a norm without a bias, and one that [CLS] shares
+        converted = bert()
+        sepnorm.convert(converted, norm, sites="degenerate")
+        tuned(converted, "cls")
+        with pytest.raises(
+            SepNormError, match=r"no bias for .CLS. alone. LayerNorms can be merged, and separate norms"
+        ):
+            tuning.merge(converted)
+
+
+@pytest.mark.filterwarnings("ignore::sepnorm.SepNormWarning")
+@pytest.mark.parametrize("sites", ["all", "final"])
+@pytest.mark.parametrize("norm", ["ln+ln", "bn+ln", "bn+bn"])
+@pytest.mark.parametrize("name", ["BERT", "RoBERTa", "DistilBERT"])
+def test_models_of_which_some_norms_are_converted_are_merged(name, norm, sites, tmp_path):
+    """A conversion leaves the norm of the embeddings, which is degenerate; that of the first layer is one of these."""
+    model, inputs = zoo_model(name).double(), with_sep()
+    plain = copy.deepcopy(model)
+    sepnorm.convert(model, norm, sites=sites, calibrate=[inputs])
+    before = {key for key, module in model.named_modules() if isinstance(module, sepnorm.SepNorm)}
+    tuned(model, "cls")
+    expected = hidden(model, inputs)
+    assert tuning.merge(model) is None
+    found, kept = hidden(model, inputs), inputs["attention_mask"].bool()
+    assert float((found - expected)[kept].abs().max()) <= 1e-12 * max(1, float(expected.abs().max()))
+    norms = {key: module for key, module in model.named_modules() if isinstance(module, sepnorm.SepNorm)}
+    assert before < set(norms)
+    sepnorm.save(model, tmp_path)
+    torch.testing.assert_close(hidden(sepnorm.load(tmp_path), inputs), found)
+    sepnorm.revert(model)
+    assert [type(module) for module in model.modules()] == [type(module) for module in plain.modules()]
 
 
 class Averaged(nn.Module):
@@ -128,3 +154,28 @@ def test_a_hidden_state_between_layers_holds_the_vector_after_merging():
     between = expected.hidden_states[1].clone()
     between[:, 0] += vectors[1]
     torch.testing.assert_close(found.hidden_states[1], between)
+
+
+def test_torchs_encoder_is_merged_and_comes_back():
+    """Its fused path, which bypasses norms, is off in layers of which a norm was converted, and on after revert."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(16)
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.encoder(self.norm(x))
+
+    torch.manual_seed(0)
+    model, x = Model().eval(), torch.randn(4, 6, 16)
+    x[:, 0] = 1
+    sepnorm.convert(model, "ln+ln", sites=["encoder.layers.[12].norm2"], example=x)
+    tuned(model, "cls", example=x)
+    with torch.no_grad():
+        expected = model(x)
+        tuning.merge(model, example=x)
+        torch.testing.assert_close(model(x), expected)
+    sepnorm.revert(model)
+    assert [layer.activation_relu_or_gelu for layer in model.encoder.layers] == [1, 1, 1]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from models import bert
+from torch import nn
 
 from sepnorm import SepNormError
 
@@ -47,3 +48,43 @@ def test_a_mask_that_differs_between_queries_needs_another_that_says_where_cls_i
         hidden(model, dict(input_ids=ids, attention_mask=causal))
     places = torch.arange(9) == mask.argmax(1, keepdim=True)
     hidden(model, dict(input_ids=ids, attention_mask=causal, special_mask=places.long()))
+
+
+class Around(nn.Module):
+    """A user's model, which has the mask as an argument of another name."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return self.encoder(x, src_key_padding_mask=hidden)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize("additive", [True, False])
+def test_cls_behind_padding_is_found_in_torchs_encoder(batch_first, wrapped, additive):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0, batch_first=batch_first)
+    encoder = nn.TransformerEncoder(layer, 2)
+    model = (Around(encoder) if wrapped else encoder).train()
+    words = torch.randn(3, 6, 16)
+    words[:, 0] = 1
+    example = (words if batch_first else words.transpose(0, 1), torch.zeros(3, 6, dtype=torch.bool))
+    tuned(model, "cls", example=example if wrapped else None)
+
+    def run(x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        padding = torch.zeros(padding.shape).masked_fill(padding, -torch.inf) if additive else padding
+        x = x if batch_first else x.transpose(0, 1)
+        out = model(x, padding) if wrapped else model(x, src_key_padding_mask=padding)
+        return out if batch_first else out.transpose(0, 1)
+
+    x = torch.randn(3, 6, 16)
+    padding = torch.arange(6) < torch.tensor([[2], [0], [1]])
+    found = run(x, padding)
+    for sample, count in enumerate((2, 0, 1)):
+        alone = run(x[sample : sample + 1, count:], torch.zeros(1, 6 - count, dtype=torch.bool))
+        torch.testing.assert_close(found[sample, count:], alone[0])
+    found[0, 2].square().sum().backward()
+    assert model.special_tokens.vectors("default").grad.any()

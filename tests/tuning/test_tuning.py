@@ -651,3 +651,14 @@ def test_sets_that_are_not_there_or_differ():
     with pytest.raises(SepNormError, match="before its \\[CLS\\] norms are tuned"):
         sepnorm.tune_special(model, train="cls_norm")
     assert model.special_tokens.names == ["sst2"]
+
+
+def test_functional_call_takes_plain_tensors_for_vectors():
+    model, inputs = bert(), with_sep()
+    tuned(model)
+    expected = hidden(model, inputs)
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    found = torch.func.functional_call(model, tensors, (), inputs).last_hidden_state
+    torch.testing.assert_close(found, expected)
+    changed = tensors | {name: 2 * tensor for name, tensor in tensors.items() if "special" in name}
+    assert not torch.func.functional_call(model, changed, (), inputs).last_hidden_state.allclose(expected)

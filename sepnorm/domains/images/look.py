@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from sepnorm.data.pictures import open_image
 from sepnorm.data.places import require_here
 from sepnorm.data.records import (
     IMAGES,
@@ -146,13 +146,7 @@ def _headers(source: str, contents: Sequence[Any]) -> tuple[tuple[int, int], boo
 
 
 def _header(content: Any) -> tuple[tuple[int, int], str]:
-    from PIL import Image
-
-    if isinstance(content, dict):
-        content = content.get("bytes") or content.get("path")
-    if isinstance(content, Image.Image):
-        return content.size, content.mode
-    with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as image:
+    with open_image(content) as image:
         return image.size, image.mode
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sepnorm.data.records import quiet_datasets
+from sepnorm.distributed import cores
 from sepnorm.domains.molecules.features import Rejected, featurise
 from sepnorm.domains.molecules.graphs import Graphs, feature_set
 from sepnorm.files import DAMAGE
@@ -50,7 +50,7 @@ def _kept(smiles: Sequence[str], kind: str, max_atoms: int) -> Any:
         batch_size=_AT_ONCE,
         remove_columns=["smiles"],
         features=datasets.Features(binary | {"reason": datasets.Value("string")}),
-        num_proc=None if alone else os.cpu_count(),
+        num_proc=None if alone else cores(),
         cache_file_name=str(place / f"{key.hexdigest()}.arrow"),
         new_fingerprint=key.hexdigest(),
     )

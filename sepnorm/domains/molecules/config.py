@@ -32,7 +32,9 @@ class MoleculeConfig(RunConfig):
     molecules: int | None = Field(None, gt=5)  # number of rows to use; null for all
     train_molecules: int | None = Field(None, gt=1)  # number of training molecules to use; null for all
     stream: int | None = Field(None, gt=1)  # read data of any size while training, this many molecules at a time
-    test: str | None = None  # table, or folder of tables, to probe after pretraining, each split by scaffold
+    test: str | None = (
+        None  # table, or folder of tables, to probe after pretraining, each in its own split or by scaffold
+    )
     similar_sizes: bool = False  # in a batch: faster, but batch statistics are then biased
     schedule: Literal["cosine", "linear"] = "cosine"  # how the learning rate falls to 0 after the warm-up
     features: Literal["zinc", "ogb"] = "ogb"  # feature set of atoms and bonds

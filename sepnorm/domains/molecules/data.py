@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sepnorm.data.choices import evenly
+from sepnorm.data.tables import NULLS
 from sepnorm.domains.molecules.cache import featurise_many
 from sepnorm.domains.molecules.config import USUAL_ATOMS, MoleculeConfig
 from sepnorm.domains.molecules.features import Rejected, graph_of
@@ -75,7 +76,7 @@ def arrange(table: Table, config: MoleculeConfig, probed: bool = False) -> Molec
         table = table.take(evenly(len(table.smiles), config.molecules).tolist())
     whole, kept, rejected = _molecules(table, config)
     splits = None if table.splits is None else [table.splits[row] for row in kept]
-    parts = split_rows(whole, splits, config)
+    parts = split_rows(whole, splits, config, probed)
     labelled = whole.targets.isfinite().any(1)
     needed = ("train", "valid", "test") if config.task == "supervised" else ("valid", "test")
     for name in needed if table.targets else ():
@@ -134,7 +135,7 @@ def _from_graphs(given: Sequence[Any], config: MoleculeConfig) -> tuple[Graphs, 
 
 def as_number(value: Any) -> float:
     """A target as a number; NaN if missing."""
-    return float("nan") if value is None or value == "" else float(value)
+    return float("nan") if value is None or value in NULLS else float(value)
 
 
 def _numbers(name: str, values: list[Any], source: str) -> list[float]:
@@ -203,7 +204,7 @@ def _scale(targets: Tensor, names: list[str], classes: bool, source: str) -> tup
 def load_probed(
     config: MoleculeConfig, column: str | None = None, target: str | None = None, naming: str = _PROBED
 ) -> dict[str, MoleculeData]:
-    """The tables of ``config.test`` by name, each split by scaffold, with SMILES in ``column``."""
+    """The tables of ``config.test`` by name, with SMILES in ``column``, each in its own split or by scaffold."""
     if config.test is None:
         return {}
     plain = {
@@ -216,7 +217,7 @@ def load_probed(
         "kind": "auto",
     }
     return {
-        name: load_molecules(config.changed(plain | {"data": path, "split": "scaffold"}), True, naming)
+        name: load_molecules(config.changed(plain | {"data": path, "split": "auto"}), True, naming)
         for name, path in tables_in(config.test).items()
     }
 
@@ -224,12 +225,14 @@ def load_probed(
 # ---- splits -------------------------------------------------------------------------------------------------------
 
 
-def split_rows(molecules: MoleculeSet, given: Sequence[str] | None, config: MoleculeConfig) -> dict[str, list[int]]:
+def split_rows(
+    molecules: MoleculeSet, given: Sequence[str] | None, config: MoleculeConfig, probed: bool = False
+) -> dict[str, list[int]]:
     """Rows of ``train``, ``valid`` and ``test``, the same for every seed."""
     how = config.split
     if how == "auto":
         how = "scaffold" if config.task == "pretrain" and any(molecules.smiles) else "random"
-        how = "given" if given is not None and config.task == "supervised" else how
+        how = "given" if given is not None and (probed or config.task == "supervised") else how
     if how == "given":
         return _given(given, config.data)
     if how == "random":

@@ -10,6 +10,7 @@ import numpy as np
 from sepnorm.data.tables import LONGEST_TEXT
 from sepnorm.domains.molecules.graphs import MOST_ATOMS, Bytes, Graph, Graphs, feature_set, offsets
 from sepnorm.errors import SepNormError
+from sepnorm.surgery.model_call import is_graph, is_graph_set
 
 #: The 28 atom types of ZINC, in order: element, written hydrogens, charge.
 ZINC_ATOMS = (
@@ -229,10 +230,18 @@ def _encoder(values: list[Any], categories: Sequence[int]) -> Callable[[Any], by
 
 
 def as_graphs(data: Any, kind: str) -> Sequence[Graph]:
-    """Graphs as they are, and what ``from_pyg`` takes."""
+    """Graphs as they are, and what ``from_pyg`` takes, or a single ``Data``."""
     if isinstance(data, Graphs):  # a list of a million would be large
         return data
-    found = [data] if isinstance(data, Graph) or hasattr(data, "edge_index") else list(data)
+    if isinstance(data, Graph) or is_graph(data):
+        found = [data]
+    elif hasattr(data, "__iter__") or hasattr(data, "__getitem__"):
+        found = list(data)
+    else:
+        raise SepNormError(
+            "a Graphormer takes graphs of featurise, or Data, a Batch, a data set or a DataLoader of PyG, found "
+            f"{type(data).__name__}."
+        )
     return found if all(isinstance(graph, Graph) for graph in found) else from_pyg(found, kind)
 
 
@@ -240,7 +249,7 @@ def from_pyg(data: Iterable[Any], kind: str = "zinc") -> Graphs:
     """Converts graphs of PyTorch Geometric. The package itself is not needed.
 
     Args:
-        data: ``Data`` objects, a ``Batch``, or a ``DataLoader`` of these. Each graph has ``x`` (atoms, features),
+        data: ``Data`` objects, a ``Batch``, a data set, or a ``DataLoader`` of these. Each graph has ``x`` (atoms, features),
             ``edge_index`` (2, edges) with every bond in both directions, and ``edge_attr`` (edges, features). A single
             feature may come without its dimension.
         kind: the feature set, ``"zinc"`` or ``"ogb"``. Values are the categories of the published data set. PyG's own
@@ -253,8 +262,15 @@ def from_pyg(data: Iterable[Any], kind: str = "zinc") -> Graphs:
         SepNormError: if a graph lacks a tensor, is directed, or has values outside of the feature set.
     """
     several = [data] if hasattr(data, "to_data_list") else data
-    items = (item for each in several for item in (each.to_data_list() if hasattr(each, "to_data_list") else [each]))
+    items = (item for each in several for item in _items(each))
     return Graphs.join(kind, [graph_of(number, item, kind) for number, item in enumerate(items)])
+
+
+def _items(data: Any) -> Iterable[Any]:
+    """The graphs of a ``Batch`` or a data set; a single one as it is."""
+    if hasattr(data, "to_data_list"):
+        return data.to_data_list()  # type: ignore[no-any-return]
+    return data if is_graph_set(data) else [data]
 
 
 def graph_of(number: int, item: Any, kind: str) -> Graph:
@@ -287,6 +303,10 @@ def graph_of(number: int, item: Any, kind: str) -> Graph:
     if index.size and not 0 <= index.min() <= index.max() < len(atoms):
         raise SepNormError(
             f"edge_index of graph {number} names atoms up to {index.max()} and from {index.min()}, there are {len(atoms)}."
+        )
+    if (index % 1 != 0).any():
+        raise SepNormError(
+            f"edge_index of graph {number} names atoms by whole numbers, found {index[index % 1 != 0][0]:g}."
         )
     forth, back = index[0] < index[1], index[0] > index[1]
     here = np.column_stack([index[0][forth], index[1][forth], codes[forth]])

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from sepnorm.data.streams import Stream, open_rows, rows_by, some_rows
+from sepnorm.data.tables import NULLS
+from sepnorm.distributed import cores
 from sepnorm.domains.molecules.config import MoleculeConfig
 from sepnorm.domains.molecules.data import arrange, as_number
 from sepnorm.domains.molecules.features import Rejected, featurise
 from sepnorm.domains.molecules.graphs import Graph, Graphs
+from sepnorm.domains.molecules.ogb_folders import ogb_table
 from sepnorm.domains.molecules.split_files import files_by_split
-from sepnorm.domains.molecules.tables import LINES, OGB, PACKAGED, SPLITS, Table, choose, smiles_column
+from sepnorm.domains.molecules.tables import LINES, PACKAGED, SPLITS, Table, choose, smiles_column
 from sepnorm.errors import LeftOutWarning, SepNormError
+from sepnorm.training.interruptions import end_with_parent
 
 _SOME = 10_000  # molecules for measuring the model and for the scale of targets; of each split, if there is a column
 _LOOKED_AT = 200  # molecules read to identify the columns
@@ -26,6 +29,9 @@ _PART = 500  # molecules per job of a worker
 _NO_SMILES = ("", "smiles")  # empty line, header
 _FEW = 10  # number of invalid rows that is always allowed
 
+_LINE = "text"  # column of files with a molecule in each line
+
+Row = tuple[str, list[float]]  # SMILES and targets
 Sample = tuple[Graph, list[float]]  # molecule and targets
 
 
@@ -33,12 +39,15 @@ def streamed_table(config: MoleculeConfig, whole: bool = False) -> tuple[Any, st
     """The rows to train on, their SMILES column, and a table of some rows, which has all splits if ``whole``."""
     if config.data in PACKAGED:
         raise SepNormError(f"{config.data} is small and is read whole: leave stream out, or name other data.")
-    if (Path(config.data) / OGB).is_file():
-        raise SepNormError(f"{config.data} is a folder of OGB, whose split needs the whole table: leave stream out.")
+    if table := ogb_table(Path(config.data)):
+        raise SepNormError(
+            f"{config.data} is a folder of OGB, whose split needs the whole table: leave stream out, or name {table} for a split "
+            "at random."
+        )
     files = files_by_split(config.data)
     rows = open_rows(config.data, lines=LINES, kept=files.pop("train", None))
     some = _some_rows(config.data, rows, whole)
-    in_lines = set(some[0]) == {"text"}  # a molecule and perhaps its name
+    in_lines = set(some[0]) == {_LINE}  # a molecule and perhaps its name
     if files:
         some = [row | {"split": "train"} for row in some]
         for name, held_out in files.items():
@@ -46,11 +55,11 @@ def streamed_table(config: MoleculeConfig, whole: bool = False) -> tuple[Any, st
             part = rows_by(config.data, others, sys.maxsize if whole else _LOOKED_AT, lambda row: "all", ("all",))
             some += [row | {"split": name} for row in part]
     if in_lines:
-        some = [row for row in some if _first_word(row["text"]).lower() not in _NO_SMILES]
-    columns = {name: _typed([row.get(name) for row in some]) for name in (some[0] if some else ["text"])}
+        some = [row for row in some if _first_word(row[_LINE]).lower() not in _NO_SMILES]
+    columns = {name: _typed([row.get(name) for row in some]) for name in (some[0] if some else [_LINE])}
     if in_lines:
-        columns["smiles"] = [_first_word(text) for text in columns.pop("text")]
-    column = "text" if in_lines else smiles_column(config.data, columns, config.column)
+        columns["smiles"] = [_first_word(text) for text in columns.pop(_LINE)]
+    column = _LINE if in_lines else smiles_column(config.data, columns, config.column)
     labelled = config.task == "supervised"
     return rows, column, choose(config.data, columns, config.column, config.targets, labelled)
 
@@ -68,13 +77,15 @@ def _split_of(row: dict[str, Any]) -> str:
 
 
 def _first_word(line: Any) -> str:
-    return next(iter(str(line).split()), "")
+    return "" if line is None else next(iter(str(line).split()), "")
 
 
 def _typed(values: list[Any]) -> list[Any]:
-    """Converts strings to numbers if all are numbers or empty: a streamed CSV file has only strings."""
+    """Converts strings to numbers if all are numbers or missing: a streamed CSV file has only strings."""
+    if not any(isinstance(value, str) for value in values):
+        return values
     try:
-        return [float(value) if value else None for value in values] if isinstance(values[0], str) else values
+        return [None if value is None or value in NULLS else float(value) for value in values]
     except (TypeError, ValueError):
         return values
 
@@ -91,14 +102,14 @@ class MoleculeStream:
 
     def open(self, seed: int) -> Ahead:
         """Opens the stream at its beginning."""
-        return Ahead(Stream(self._config.data, self._rows, self._samples, seed), self._config)
+        return Ahead(self._config, self._rows, self._samples, seed)
 
-    def _samples(self, row: dict[str, Any]) -> list[tuple[str, list[float]]] | None:
+    def _samples(self, row: dict[str, Any]) -> list[Row] | None:
         text = _first_word(row.get(self._column))
         if _split_of(row) != "train" or text in self._held_out:
             return []
-        if text.lower() in _NO_SMILES:
-            return [] if text else None
+        if text.lower() in _NO_SMILES and (text or self._column == _LINE):
+            return []
         try:
             targets = [as_number(row.get(name)) for name in self.data.names]
         except (TypeError, ValueError):
@@ -110,12 +121,17 @@ class MoleculeStream:
 class Ahead:
     """Reads and featurises the next buffer in worker processes while the current one is used for training."""
 
-    def __init__(self, stream: Stream, config: MoleculeConfig) -> None:
-        self._stream, self._config = stream, config
+    def __init__(
+        self, config: MoleculeConfig, rows: Any, samples: Callable[[dict[str, Any]], list[Row] | None], seed: int
+    ) -> None:
+        self._config, self._samples = config, samples
+        self._stream = Stream(config.data, rows, self._counted, seed)
         alone = multiprocessing.current_process().daemon  # daemons must not have child processes
-        self._pool = None if alone else ProcessPoolExecutor(os.cpu_count())
+        # forked where that is safe: a worker of a comparison would else start each anew, which takes seconds
+        how = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+        self._pool = None if alone else ProcessPoolExecutor(cores(), how, end_with_parent)
         self._next: tuple[dict[str, Any], list[Any], list[Future[Any]]] | None = None
-        self._read = self._rejected = 0
+        self._read = self._rejected = 0  # rows, whether they are trained on or not, and invalid ones
 
     def take(self, count: int) -> list[Sample]:
         """The next molecules. An invalid row is replaced by the molecule before it."""
@@ -144,6 +160,10 @@ class Ahead:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
+    def _counted(self, row: dict[str, Any]) -> list[Row] | None:
+        self._read += 1
+        return self._samples(row)
+
     def _begun(self, count: int) -> tuple[dict[str, Any], list[Any], list[Future[Any]]]:
         state, rows = self._stream.state(), self._stream.take(count)
         texts = [text for text, _ in rows]
@@ -161,15 +181,14 @@ class Ahead:
         """The graph of each row, None for one that is no valid molecule."""
         found: list[Graph | None] = []
         for graphs, rejected in parts:
-            self._count(len(graphs) + len(rejected), rejected)
+            self._count(rejected)
             rows = iter(graphs)
             bad = {each.row for each in rejected}
             found += [None if row in bad else next(rows) for row in range(len(graphs) + len(bad))]
         return found
 
-    def _count(self, read: int, rejected: list[Rejected]) -> None:
+    def _count(self, rejected: list[Rejected]) -> None:
         if not rejected:
-            self._read += read
             return
         first = f"such as {rejected[0].smiles!r}: {rejected[0].reason}"
         if not self._rejected:
@@ -178,7 +197,7 @@ class Ahead:
                 LeftOutWarning,
                 stacklevel=2,
             )
-        self._read, self._rejected = self._read + read, self._rejected + len(rejected)
+        self._rejected += len(rejected)
         if self._rejected > max(_FEW, self._config.max_rejected * self._read):
             raise SepNormError(
                 f"{self._rejected} of the first {self._read} rows of {self._config.data} are not valid molecules, "

@@ -11,7 +11,17 @@ from typing import Any
 
 from sepnorm.data.places import require_here
 from sepnorm.data.records import quiet_datasets
-from sepnorm.data.tables import LONGEST_TEXT, TEXT, csv_table, parquet_batches, suffix_of, text_lines, unreadable
+from sepnorm.data.tables import (
+    LONGEST_TEXT,
+    TEXT,
+    csv_table,
+    parquet_batches,
+    stem_of,
+    suffix_of,
+    text_lines,
+    unreadable,
+)
+from sepnorm.domains.molecules.ogb_folders import ogb_splits, ogb_table
 from sepnorm.errors import SepNormError, nearest, one_line
 from sepnorm.files import DAMAGE
 
@@ -20,7 +30,6 @@ KNOWN = {"zinc": "graphs-datasets/ZINC", "ogbg-molhiv": "OGB/ogbg-molhiv", "ogbg
 #: Names of the three splits in tables and files.
 SPLITS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test", "testing")}
 _KINDS = (".csv", ".tsv", ".parquet")
-OGB = "mapping/mol.csv.gz"
 PACKAGED = ("nci", "solubility")
 LINES = (".smi", ".smiles", *TEXT)  # a molecule at the start of each line, perhaps followed by its name
 NAMING = "name it by --set targets=NAME"
@@ -52,12 +61,23 @@ class Table:
 
 
 def tables_in(source: str) -> dict[str, str]:
-    """The tables of a folder, or a single file, by name without suffix."""
+    """The tables and folders of OGB in a folder, or a single one, by name without suffix."""
     path = Path(source)
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    found = {file.name.split(".")[0]: str(file) for file in files if suffix_of(file) in _KINDS}
-    if not path.exists() or not found:
-        raise SepNormError(f"{source} is no table of molecules and no folder with {', '.join(_KINDS)} (also .gz).")
+    alone = not path.is_dir() or ogb_table(path) is not None
+    found: dict[str, str] = {}
+    for place in [path] if alone else sorted(path.iterdir()):
+        if not ogb_table(place) and not (place.is_file() and suffix_of(place) in _KINDS):
+            continue
+        name = stem_of(place) if place.is_file() else place.resolve().name
+        if name in found:
+            raise SepNormError(
+                f"{source} has two tables named {name!r}, {found[name]} and {place}: rename one of them."
+            )
+        found[name] = str(place)
+    if not found:
+        raise SepNormError(
+            f"{source} is no table of molecules and no folder with {', '.join(_KINDS)} (also .gz) or folders of OGB."
+        )
     return found
 
 
@@ -68,7 +88,7 @@ def read_table(
 
     Args:
         source: ``nci``, ``solubility``, a CSV or parquet file (also .gz), a folder with a table per split or as OGB
-            unpacks it, or a Hugging Face dataset.
+            unpacks it (see ``ogb_folders``), or a Hugging Face dataset.
         column: column with SMILES; by default one with a usual name.
         targets: columns with targets, separated by commas; by default recognised by name or content.
         labelled: raise if there is no target.
@@ -77,8 +97,10 @@ def read_table(
     path = Path(source)
     if source in PACKAGED:  # even if a folder has this name, which is ./nci
         return _nci() if source == "nci" else _solubility()
-    if path.is_dir() and (path / OGB).is_file():
-        columns = _ogb(path)
+    if (whole := ogb_table(path)) is not None:
+        columns = columns_of(whole)
+        given = ogb_splits(path, len(next(iter(columns.values()))))
+        columns |= {} if given is None else {"split": given}
     elif path.is_dir():
         columns = joined({split: columns_of(_split_file(path, names)) for split, names in SPLITS.items()})
     elif path.is_file():
@@ -209,21 +231,6 @@ def _split_file(folder: Path, names: tuple[str, ...]) -> Path:
     if not found:
         raise SepNormError(f"{folder} has no table for {names[0]}: it needs train, valid and test, as train.csv.")
     return found[0]
-
-
-def _ogb(folder: Path) -> dict[str, list[Any]]:
-    """Reads a data set as OGB unpacks it: a table with SMILES, and a list of rows per split."""
-    columns = columns_of(folder / OGB)
-    count = len(next(iter(columns.values())))
-    splits = [""] * count
-    ways = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
-    for name, names in SPLITS.items() if ways else ():
-        for line in text_lines(_split_file(ways[0], names)):
-            row = line.strip()
-            if not row.isdecimal() or int(row) >= count:
-                raise SepNormError(f"{ways[0]} names the row {row!r} for {name}, and {folder / OGB} has {count} rows.")
-            splits[int(row)] = name
-    return columns | ({"split": splits} if ways else {})
 
 
 def joined(parts: dict[str, dict[str, list[Any]]]) -> dict[str, list[Any]]:

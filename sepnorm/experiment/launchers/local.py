@@ -12,12 +12,13 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from sepnorm.distributed import cores, share_cores
 from sepnorm.errors import RunFailedError, SepNormError, as_notes
 from sepnorm.experiment.launchers.jobs import Job, Watch, raise_failed, stopped
 from sepnorm.experiment.runs import Recipe
 from sepnorm.training.configs import ArmConfig
 from sepnorm.training.devices import device_of
-from sepnorm.training.interruptions import on_interrupt
+from sepnorm.training.interruptions import end_with_parent, on_interrupt, sheltered
 from sepnorm.training.trainer import Report
 
 _FAREWELL = 30  # seconds for a finished process to clean up
@@ -60,11 +61,6 @@ def places(config: ArmConfig) -> int:
     return max(1, cores() // config.threads)
 
 
-def cores() -> int:
-    """Number of cores that this process may use; which these are is known on Linux only."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, watch: Watch | None) -> None:
     """Runs jobs in worker processes. Each takes one job after another and sends progress through a pipe.
 
@@ -100,10 +96,12 @@ def _side_by_side(jobs: Iterator[Job], workers: int, folder: Path, watch: Watch 
                 if (job := next(jobs, None)) is None:
                     break
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(theirs, bool(processes)), daemon=True)
-                process.start()
+                # not a daemon, which could not start processes that read ahead
+                process = context.Process(target=_work, args=(theirs, workers, bool(processes)))
+                with sheltered():
+                    process.start()
+                    processes.append(process)
                 theirs.close()
-                processes.append(process)
                 at_work[ours] = process
                 hand_out(ours, job)
             while reports:
@@ -152,17 +150,25 @@ def _interrupt(processes: Sequence[Any]) -> None:
     """At Ctrl-C, signals the workers, which save, and ends the wait for them; a second Ctrl-C ends at once."""
     for process in processes:
         if process.is_alive():
-            os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, signal.SIGINT if _begun(process.pid) else signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     raise KeyboardInterrupt
 
 
-def _work(pipe: Any, silent: bool) -> None:
-    as_notes(silent)
-    if hasattr(os, "setpgrp"):
-        os.setpgrp()  # Ctrl-C reaches this process only through the parent, once
+def _begun(worker: int) -> bool:
+    """Whether a worker has left our process group, and no longer ignores SIGINT."""
+    return not hasattr(os, "getpgid") or os.getpgid(worker) == worker
+
+
+def _work(pipe: Any, workers: int, silent: bool) -> None:
     opened: Recipe | None = None
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # see sheltered
+        if hasattr(os, "setpgrp"):
+            os.setpgrp()  # Ctrl-C reaches this process only through the parent, once
+        end_with_parent(saving=True)
+        share_cores(workers)
+        as_notes(silent)
         while True:
             job: Job = pipe.recv()
             try:

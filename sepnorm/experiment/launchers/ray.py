@@ -67,7 +67,8 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
     try:
         _knock(address or os.environ.get("RAY_ADDRESS", ""))
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except Exception as error:  # Ray raises a bare one where a cluster does not start in time
+        ray.shutdown()  # what has started of it
         raise SepNormError(
             f"the Ray cluster {address or 'of this machine'} cannot be reached or started: {one_line(error)}. Check by "
             "'ray status' that it runs, with the same versions of Ray and Python as here, and that its token is known here, if it "

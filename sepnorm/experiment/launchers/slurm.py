@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,14 @@ from sepnorm.errors import SepNormError, as_notes, one_line
 from sepnorm.experiment.launchers.cluster import drive, installed
 from sepnorm.experiment.launchers.jobs import Ended, Job, Tally, Watch, attempt
 from sepnorm.experiment.launchers.local import places
-from sepnorm.training.interruptions import on_interrupt
+from sepnorm.training.interruptions import on_interrupt, sheltered
 
 _LOOK = 1.0  # seconds between two checks of the runs
 _REQUEUES = 20  # requeues of a run that meets its time limit; each resumes from its checkpoint
 _SAVING = 120.0  # seconds for stopped runs to save; SLURM itself allows half a minute
+
+
+_ONE = ("nodes", "tasks_per_node", "ntasks_per_node")  # settings of jobs of several processes
 
 
 class Slurm:
@@ -31,6 +34,7 @@ class Slurm:
         self.cluster = self.options.pop("cluster", None)
 
     def run(self, jobs: Iterator[Job], like: Job, watch: Watch | None) -> None:
+        _refuse_several(self.options)
         submitit = installed("submitit")
         folder = like.folder.parent.absolute()
         options = {"timeout_min": 24 * 60, "cpus_per_task": like.config.threads or None} | self.options
@@ -46,6 +50,16 @@ class Slurm:
         on_this_machine = executor.cluster == "local"
         drive(_Queue(executor, tally, places(like.config) if on_this_machine else None), jobs, folder)
         tally.close()
+
+
+def _refuse_several(options: Mapping[str, Any]) -> None:
+    """Refuses jobs of several processes, which would all do the same run in one folder."""
+    for name, value in options.items():
+        if name.removeprefix("slurm_") in _ONE and value != 1:
+            raise SepNormError(
+                f"each run is one process on one node, found {name}={value} in --launcher submitit: leave it out. The runs "
+                "themselves go side by side."
+            )
 
 
 @dataclass(eq=False)
@@ -69,7 +83,7 @@ class _Queue:
         for job in jobs:
             self._progress_of(job).unlink(missing_ok=True)
         try:
-            with _sheltered(), self.executor.batch():
+            with sheltered(), self.executor.batch():
                 handles = [self.executor.submit(Submitted(job, self._progress_of(job))) for job in jobs]
         except (OSError, RuntimeError) as error:
             raise SepNormError(
@@ -115,20 +129,6 @@ class _Queue:
                     os.kill(int(handle.job_id), signal.SIGTERM)  # cancel() would leave a run one second to save
 
 
-@contextmanager
-def _sheltered() -> Iterator[None]:
-    """Shields processes started here from the terminal's Ctrl-C; they get it from us, once."""
-    try:
-        old = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # only the main thread can set signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, old)
-
-
 @dataclass(eq=False)
 class Submitted:
     """What submitit runs. At a time limit or preemption the run saves, and submitit requeues it."""
@@ -142,7 +142,7 @@ class Submitted:
         environment = submitit.JobEnvironment()
         as_notes(silent=True)
         if environment.cluster == "local":
-            os.setpgrp()  # see _sheltered; with SLURM the process group is SLURM's
+            os.setpgrp()  # see sheltered; with SLURM the process group is SLURM's
         number = signal.Signals[f"SIG{environment.USR_SIG}"]
         preempted = False
 

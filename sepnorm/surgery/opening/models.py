@@ -19,6 +19,7 @@ from sepnorm.surgery.opening.sentence_settings import KNOWN, class_of, vet_modul
 from sepnorm.surgery.opening.settings import read_named, read_settings, shown
 from sepnorm.surgery.opening.sizes import require_fitting
 from sepnorm.surgery.opening.stage import PATTERNS, new_module, stage_sentences, stage_tokeniser, stage_transformers
+from sepnorm.surgery.opening.tokenisers import require_bounded
 
 #: Arguments for every call of a library's loader: no download, no remote code, no pickle.
 _CLOSED: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
@@ -67,7 +68,7 @@ def open_for_masked_words(target: str) -> tuple[Any, list[str]]:
         size = stage_transformers(source, stage)
         auto, config = _auto("AutoModelForMaskedLM"), _config(stage)
         require_fitting(lambda: auto.from_config(config, trust_remote_code=False), size, source / "config.json")
-        model, info = _loaded(auto, stage)
+        model, info = _loaded(auto, stage, source)
     return model, sorted(info["missing_keys"])
 
 
@@ -115,7 +116,7 @@ def open_tokeniser(source: Path) -> Any:
         stage_tokeniser(source, stage)
         tokenizer = transformers.AutoTokenizer.from_pretrained(stage, **_CLOSED)
         _point_back(tokenizer, stage, source)
-    return tokenizer
+    return require_bounded(tokenizer, source)
 
 
 def open_timm(target: str) -> Any:
@@ -162,7 +163,7 @@ def _encoder(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _staged_encoder(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
-    found = _loaded(_auto("AutoModel"), stage)
+    found = _loaded(_auto("AutoModel"), stage, source)
     _require_all(found[1]["missing_keys"], source)
     return found
 
@@ -176,9 +177,9 @@ def _whole_transformer(source: Path, stage: Path) -> tuple[Any, dict[str, Any]]:
         return _staged_encoder(source, stage)
     cls = _class_named(names[0], config, source)
     require_fitting(lambda: cls(config), size, source / "config.json")
-    found = _loaded(cls, stage)
+    found = _loaded(cls, stage, source)
     if found[1]["missing_keys"]:
-        encoder = _loaded(_auto("AutoModel"), stage)
+        encoder = _loaded(_auto("AutoModel"), stage, source)
         _require_all(found[1]["missing_keys"] if encoder[1]["unexpected_keys"] else encoder[1]["missing_keys"], source)
         return encoder
     return found
@@ -194,9 +195,23 @@ def _config(stage: Path) -> Any:
     return _auto("AutoConfig").from_pretrained(stage, **_CLOSED)
 
 
-def _loaded(cls: Any, stage: Path) -> tuple[Any, dict[str, Any]]:
-    found: tuple[Any, dict[str, Any]] = cls.from_pretrained(stage, **_CLOSED, **_WEIGHTS, output_loading_info=True)
+def _loaded(cls: Any, stage: Path, source: Path) -> tuple[Any, dict[str, Any]]:
+    with _naming_misfits(source):
+        found: tuple[Any, dict[str, Any]] = cls.from_pretrained(stage, **_CLOSED, **_WEIGHTS, output_loading_info=True)
     return found
+
+
+@contextmanager
+def _naming_misfits(source: Path) -> Iterator[None]:
+    """Says whose weights have other shapes than the config asks for; transformers names an option that we do not have."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "ignore_mismatched_sizes" not in str(error):
+            raise
+        raise SepNormError(
+            f"the weights of {source} do not fit its config: some have other shapes. Use the weights and config of the same model."
+        ) from error
 
 
 def _require_all(missing: Iterable[str], source: Path) -> None:
@@ -224,8 +239,10 @@ def _class_named(name: Any, config: Any, source: Path) -> Any:
 def _sentences(source: Path, stage: Path) -> Any:
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(stage), device="cpu", backend="torch", model_kwargs=dict(_WEIGHTS), **_CLOSED)
+    with _naming_misfits(source):
+        model = SentenceTransformer(str(stage), device="cpu", backend="torch", model_kwargs=dict(_WEIGHTS), **_CLOSED)
     _point_back(model.tokenizer, stage, source)
+    require_bounded(model.tokenizer, source)
     return model
 
 

@@ -13,6 +13,12 @@ from sepnorm.errors import SepNormError
 _LARGEST_JSON = 2**26  # bytes
 _LARGEST = 2_000_000  # sizes up to this are accepted even if no tensor is that large
 _MOST_LABELS = 100_000  # transformers writes a name for each, whether or not the weights have a head
+#: Sizes of parts that an input is padded to or cut into: they take memory when the model runs, whatever its weights.
+_PARTS = frozenset(
+    "attention_window block_size chunk_length global_block_size local_attn_chunk_length local_radius lsh_attn_chunk_length "
+    "window_size".split()
+)
+_LARGEST_PART = 4096
 #: Integer settings that are no sizes.
 _NO_SIZES = frozenset("rope_theta global_rope_theta local_rope_theta rotary_emb_base".split())
 DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
@@ -98,6 +104,10 @@ def vet_size(key: str, value: Any, where: Path, largest: int) -> Any:
     if key == "num_labels" and isinstance(value, int) and value > _MOST_LABELS:
         raise SepNormError(
             f"{where} has num_labels={value:,}, more than the {_MOST_LABELS:,} that sepnorm opens: the model is not built."
+        )
+    if key in _PARTS and isinstance(value, int) and value > _LARGEST_PART:
+        raise SepNormError(
+            f"{where} has {key}={value:,}, more than the {_LARGEST_PART:,} that sepnorm opens: the model is not built."
         )
     if isinstance(value, int) and abs(value) > max(_LARGEST, largest) and key not in _NO_SIZES:
         raise SepNormError(

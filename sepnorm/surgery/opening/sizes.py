@@ -65,8 +65,9 @@ def require_fitting(build: Callable[[], Any], size: Size, where: Path) -> None:
         nonlocal total
         if tensor is None:
             return
-        total += tensor.numel() - seen.get((id(module), name), 0)
-        seen[id(module), name] = tensor.numel()
+        size_in_floats = tensor.numel() * tensor.element_size() // 4  # tables of indices take twice as much
+        total += size_in_floats - seen.get((id(module), name), 0)
+        seen[id(module), name] = size_in_floats
         if len(seen) > 4 * size.tensors + _SPARE_TENSORS or total > 2 * size.values + _SPARE_VALUES:
             raise SepNormError(
                 f"{where} describes a larger model than its weights, which have {size.tensors:,} tensors with {size.values:,} "

@@ -9,7 +9,7 @@ import torch
 from molecule_reference import SMILES, ZINC
 
 from sepnorm import SepNormError
-from sepnorm.domains.molecules.features import ZINC_ATOMS, featurise, from_pyg
+from sepnorm.domains.molecules.features import ZINC_ATOMS, as_graphs, featurise, from_pyg
 from sepnorm.domains.molecules.graphs import FEATURE_SETS, offsets
 
 
@@ -205,6 +205,7 @@ def test_tensors_of_pyg_may_need_gradients():
         (ethanol(x=[[0, 0], [0, 0], [1, 1]]), "one row of 1 features"),
         (ethanol(attributes=[1, 1, 1]), "has the shape"),
         (ethanol(edges=[[0, 1], [1, 0], [1, 3], [3, 1]]), "there are 3"),
+        (ethanol(edges=[[0, 1.5], [1.5, 0], [1, 2], [2, 1]]), "names atoms by whole numbers, found 1.5"),
         (ethanol(attributes=[1, 1, 1, 2]), "no direction"),
         (ethanol(edges=[[0, 1], [1, 0], [1, 2], [2, 2]]), "no direction"),
         (ethanol(edges=[[0, 1], [1, 0], [0, 1], [1, 0]]), "no direction"),
@@ -241,3 +242,29 @@ def test_what_a_loader_of_pyg_gives_is_taken_apart():
     batch = SimpleNamespace(to_data_list=lambda: [ethanol(), ethanol()])
     assert [len(from_pyg(data)) for data in ([batch, batch], batch, [ethanol(), batch])] == [4, 2, 3]
     assert np.array_equal(from_pyg([batch])[1].atoms, from_pyg([ethanol()])[0].atoms)
+
+
+class DataSet:
+    """As a data set of PyG, which answers ``edge_index`` with that of all its graphs, joined."""
+
+    edge_index = torch.zeros(2, 8)
+
+    def indices(self):
+        return range(2)
+
+    def get(self, index):
+        return [ethanol(), ethanol()][index]
+
+    def __iter__(self):
+        return iter(map(self.get, self.indices()))
+
+
+def test_a_data_set_of_pyg_is_its_graphs_and_not_one_molecule():
+    assert [len(as_graphs(data, "zinc")) for data in (DataSet(), [DataSet(), ethanol()], ethanol())] == [2, 3, 1]
+    assert len(from_pyg(DataSet())) == 2
+
+
+@pytest.mark.parametrize("data", [None, 3])
+def test_what_holds_no_graphs_is_refused(data):
+    with pytest.raises(SepNormError, match=f"a DataLoader of PyG, found {type(data).__name__}"):
+        as_graphs(data, "zinc")

@@ -287,30 +287,6 @@ def test_a_table_that_is_probed_needs_a_target_and_is_told_how_to_name_it(tmp_pa
         load_probed(pretraining, naming="name it by --label NAME")
 
 
-def ogb_folder(folder: Path, named: str = "5") -> str:
-    """As OGB unpacks ogbg-molpcba: a packed table, and lists of rows."""
-    rows = [f"{SMILES[i % 12]},{i % 2},{(i // 2) % 2 if i % 5 else ''},CID{i}" for i in range(30)]
-    for name, lines in {
-        "mapping/mol.csv.gz": ["smiles,PCBA-1,PCBA-2,mol_id", *rows],
-        "split/scaffold/train.csv.gz": [str(row) for row in range(6, 30)],
-        "split/scaffold/valid.csv.gz": ["0", "1", "2"],
-        "split/scaffold/test.csv.gz": ["3", "4", named],
-    }.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with gzip.open(folder / name, "wt") as file:
-            file.write("\n".join(lines) + "\n")
-    return str(folder)
-
-
-def test_a_folder_of_ogb_has_its_targets_and_its_split(tmp_path):
-    data = load_molecules(config(ogb_folder(tmp_path)))
-    assert data.names == ["PCBA-1", "PCBA-2"] and data.classes
-    assert [len(part) for part in (data.train, data.valid, data.test)] == [24, 3, 3]
-    assert data.test.smiles == SMILES[3:6]
-    with pytest.raises(SepNormError, match=r"names the row '99' for test, and .* has 30 rows"):
-        load_molecules(config(ogb_folder(tmp_path, "99")))
-
-
 def test_the_gap_of_pcqm4mv2_is_its_target(tmp_path):
     rows = [f"{i},{SMILES[i % 12]},{i / 7 if i % 6 else ''}" for i in range(60)]
     preset = PRESETS["pcqm4mv2"].changed({"data": table(tmp_path, rows, "idx,smiles,homolumogap")})

@@ -17,6 +17,7 @@ import torch
 from sepnorm import SepNormError
 from sepnorm.domains.molecules import streaming
 from sepnorm.domains.molecules.config import PRESETS, MoleculeConfig
+from sepnorm.domains.molecules.data import load_molecules
 from sepnorm.domains.molecules.features import featurise
 from sepnorm.domains.molecules.look import has_targets, look_at
 from sepnorm.domains.molecules.recipe import MoleculeRecipe
@@ -273,4 +274,44 @@ def test_numbers_of_texts():
     assert streaming._typed(["1", "", "2.5"]) == [1.0, None, 2.5]
     assert streaming._typed(["1", "x"]) == ["1", "x"]
     assert streaming._typed([1, None]) == [1, None]
-    assert np.isnan(streaming.as_number("")) and streaming.as_number(0) == 0
+    assert streaming._typed(["NA", None, "2"]) == [None, None, 2.0]
+    assert np.isnan([streaming.as_number(word) for word in ("", "NA", None)]).all() and streaming.as_number(0) == 0
+
+
+@pytest.mark.parametrize("missing", ["", "NA", "N/A", "null", "nan"])
+def test_missing_labels_are_the_same_in_a_stream_as_in_a_whole_table(tmp_path, missing):
+    rows = [f"{text},{missing if number % 3 else number % 2},{number // 3 % 2}" for number, text in enumerate(SMILES)]
+    chosen = config(csv(tmp_path / "a.csv", rows, "smiles,NR-AR,SR-p53"))
+    whole = chosen.changed({"stream": None})
+    assert has_targets(chosen) and has_targets(whole)
+    streamed, data = MoleculeStream(chosen), load_molecules(whole)
+    assert streamed.data.names == data.names == ["NR-AR", "SR-p53"] and streamed.data.classes
+    assert torch.equal(streamed.data.train.targets.isnan(), data.train.targets.isnan())
+    found = np.array([targets for _, targets in taken(streamed, 96)])
+    assert found.shape == (96, 2) and 0 < np.isnan(found[:, 0]).sum() < 96 and not np.isnan(found[:, 1]).any()
+
+
+def test_rows_that_are_not_trained_on_count_among_those_that_are_read(tmp_path):
+    names = ["valid"] * 30 + ["test"] * 30 + ["train"] * 60
+    rows = [f"{text},{number},{name}" for number, (text, name) in enumerate(zip(SMILES, names, strict=True))]
+    rows += ["C1CC,1,train"] * 12  # a sixth of the rows to train on, an eleventh of all
+    data = csv(tmp_path / "a.csv", rows, "smiles,y,split")
+    with pytest.warns(LeftOutWarning):
+        stream = MoleculeStream(config(data, split="auto", max_rejected=0.1))
+    with pytest.warns(LeftOutWarning):
+        assert len(taken(stream, 72)) == 72
+    stream._config = stream._config.changed({"max_rejected": 0.05})
+    with (
+        pytest.warns(LeftOutWarning),
+        pytest.raises(SepNormError, match=r"12 of the first 132 rows of .* are not valid molecules"),
+    ):
+        taken(stream, 72)
+
+
+def test_missing_smiles_are_empty_and_not_the_word_none(tmp_path):
+    texts = [None if number % 20 == 0 else text for number, text in enumerate(SMILES)]
+    pyarrow.parquet.write_table(pyarrow.table({"smiles": texts}), tmp_path / "a.parquet")
+    with pytest.warns(LeftOutWarning):
+        stream = MoleculeStream(config(tmp_path / "a.parquet", task="pretrain", max_rejected=0.2))
+    with pytest.warns(LeftOutWarning, match=r"such as '': the SMILES is empty"):
+        taken(stream, 90)

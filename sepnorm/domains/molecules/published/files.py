@@ -8,7 +8,7 @@ import pickle
 import re
 import zipfile
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ _ARGUMENTS = {
     for name in "multi_hop_max_dist spatial_pos_max edge_type max_nodes dropout attention_dropout activation_fn".split()
 } | {"activation_dropout": "act_dropout"}
 _SETTINGS = frozenset(FIXED) | frozenset(inspect.signature(PublishedConfig.__init__).parameters) - {"self", "kwargs"}
-_UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, pickle.UnpicklingError)
+UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, pickle.UnpicklingError)
 
 
 def read_published(cls: Any, source: str | Path, given: Mapping[str, Any]) -> Any:
@@ -215,10 +215,10 @@ def _measured(state: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
 # ---- weights ------------------------------------------------------------------------------------------------------
 
 
-def _unpickled(path: Path) -> Mapping[str, Any]:
-    """Loads a file of ``torch.save`` with ``weights_only``: tensors, numbers, strings and arguments, but no code.
+def load_stored(path: Path, known: Sequence[Any]) -> Any:
+    """Loads a file of ``torch.save`` with ``weights_only``: tensors, numbers, strings and ``known``, but no code.
 
-    Raises for a compressed archive, which could unpack to any size.
+    Raises for a compressed archive, which could unpack to any size, and ``UNREADABLE`` for other contents.
     """
     require_file(path)
     try:
@@ -230,14 +230,26 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
         ) from error
     if packed:
         raise SepNormError(f"{path} is packed, which torch.save does not do: it is not opened.")
+    with torch.serialization.safe_globals(list(known)):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def reason(error: BaseException) -> str:
+    """What torch does not load; its message is long, and says this in its middle."""
+    named = re.search(r"GLOBAL (\S+)", str(error))
+    return named[1] if named else one_line(error)
+
+
+def _unpickled(path: Path) -> Mapping[str, Any]:
+    """The contents of a checkpoint, which may have arguments of the training run beside its weights."""
     try:
-        with torch.serialization.safe_globals([Namespace]):
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        named = re.search(r"GLOBAL (\S+)", str(error))  # torch's message is long, and says this in its middle
+        found = load_stored(path, [Namespace])
+    except SepNormError:
+        raise
+    except UNREADABLE as error:
         raise SepNormError(
             f"{path} holds more than tensors and settings, or is damaged, and nothing else is unpickled: "
-            f"{named[1] if named else one_line(error)}. If you trust it, keep its weights alone: torch.save({{'model': weights}}, "
+            f"{reason(error)}. If you trust it, keep its weights alone: torch.save({{'model': weights}}, "
             "new_path), which are torch.load(path, weights_only=False)['model'], or a model's state_dict()."
         ) from error
     if not isinstance(found, Mapping):
