@@ -176,6 +176,7 @@ def test_the_site_has_every_page_and_fetches_nothing_from_elsewhere(site):
         )
     front = (site / "index.html").read_text()
     assert "What it does not do" in front and 'href="results.html">results</a>' in front
+    assert 'href="notebooks/images.html"' in front
     assert 'class="nf">main</span>' in (site / "examples.html").read_text()
     assert not list(site.rglob("*.py"))
 
