@@ -25,14 +25,12 @@ def slowly_touch(path):
     path.touch()
 
 
-class Carbons:
-    """A stream of molecules without end."""
+def carbons():
+    """A stream of molecules that is read ahead."""
+    from datasets import Dataset
 
-    def state(self):
-        return {}
-
-    def take(self, count):
-        return [("C", [])] * count
+    rows = Dataset.from_dict({"smiles": ["C"] * 8}).to_iterable_dataset()
+    return Ahead(MOLECULES["demo"], rows, lambda row: [(row["smiles"], [])], 0)
 
 
 class Noting:
@@ -49,7 +47,7 @@ class Noting:
         if self.base.data == "tidy":  # as what is shared between processes is
             Finalize(None, slowly_touch, (folder.parent / f"tidied-{os.getpid()}",), exitpriority=0)
         if self.base.data.startswith("ahead"):
-            source = Ahead(Carbons(), MOLECULES["demo"])
+            source = carbons()
             source.take(4)
             (folder.parent / "readers").write_text(str(len(source._pool._processes)))
             if self.base.data == "ahead":

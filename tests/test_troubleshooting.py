@@ -914,7 +914,7 @@ def _(here: Here) -> str:
 
 @case("cannot be reached or started")
 def _(here: Here) -> str:
-    _ray(here, is_initialized=lambda: False)
+    _ray(here, is_initialized=lambda: False, shutdown=lambda: None)
     return here.run("compare", "images", "--launcher", f"ray address=127.0.0.1:{ports.free_port()}")
 
 

@@ -100,7 +100,7 @@ TABLES = {
 #: Shown on a page and not yet in records/: the page has an older table, or none, and says so. Delete a name when its record comes.
 PENDING = set(
     """
-    digits digits-lambda flowers51-25 flowers51-100 cifar10 wikipedia zinc12k
+    digits digits-lambda flowers51-25 flowers51-100 cifar10 wikipedia
     seeds sites batch-size momentum num-cls rms mixture probe pooling whitening calibration tuning bench
     bench-images bench-text bench-molecules bench-mixture bench-pooling pooling-sketch bench-healing bench-monitor
     bench-workers bench-streaming bench-processes bench-layer bench-previous cost-model bench-accumulation
