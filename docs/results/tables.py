@@ -101,7 +101,7 @@ TABLES = {
 PENDING = set(
     """
     digits digits-lambda flowers51-25 flowers51-100 cifar10 wikipedia
-    seeds sites batch-size momentum num-cls rms mixture probe pooling whitening calibration tuning bench
+    seeds sites batch-size momentum num-cls rms probe pooling whitening calibration tuning bench
     bench-images bench-text bench-molecules bench-mixture bench-pooling pooling-sketch bench-healing bench-monitor
     bench-workers bench-streaming bench-processes bench-layer bench-previous cost-model bench-accumulation
     bench-accumulation-probes decisions pretrained healing
