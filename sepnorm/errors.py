@@ -148,10 +148,8 @@ def require_known(what: str, name: str, known: Iterable[str]) -> str:
     return name
 
 
-def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str:
-    """``" Did you mean 'layer'?"`` if an entry of ``known`` resembles ``name``, else an empty string.
-
-    ``alike``: the similarity from which it does, 0 to 1.
-    """
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``" Did you mean 'layer'?"`` if an entry of ``known`` resembles ``name``, else an empty string."""
+    alike = 0.6 if len(str(name)) > 2 else 0.5  # "lm" and "ln" are half alike
     match = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=alike)
     return f" Did you mean {match[0]!r}?" if match else ""

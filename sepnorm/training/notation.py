@@ -43,10 +43,10 @@ def norm_name(text: str) -> str:
     if len(parts) > 2 or not all(parts):
         raise SepNormError(f"a norm is written like 'bn+ln' ([CLS] first) or 'ln', found {text!r}.")
     for part in parts:
-        if part not in KINDS and part not in _LONG:  # half alike is one letter of two
+        if part not in KINDS and part not in _LONG:
             raise SepNormError(
                 f"unknown norm {part!r}: the kinds are {', '.join(KINDS)} (short: {', '.join(_LONG)}), and a pair of them is "
-                f"written as 'bn+ln'.{_meant_norm(text) or nearest(part, [*KINDS, *_LONG], alike=0.5)}"
+                f"written as 'bn+ln'.{_meant_norm(text) or nearest(part, [*KINDS, *_LONG])}"
             )
     return "+".join(KINDS.get(part, part) for part in parts)
 
