@@ -130,6 +130,20 @@ def test_a_record_is_that_of_its_command(tmp_path):
                 records.of_comparison(wrong, tmp_path)
     with pytest.raises(SystemExit, match="arms"):
         records.of_comparison(words.replace("bn+ln", "bn"), tmp_path)
+    config |= {"test": "/elsewhere/sets"}
+    arms[1]["config"] |= {"test": "/elsewhere/sets"}
+    (tmp_path / "results.json").write_text(json.dumps({"most_seeds": None, "arms": arms}))
+    for place in (".", "sets", "data/sets"):  # files are told by name, and the folder of all of them may have any
+        assert records.of_comparison(f"{words} --set test={place}", tmp_path)["seeds"] == [0, 1, 2]
+    with pytest.raises(SystemExit, match="test"):
+        records.of_comparison(f"{words} --set test=others", tmp_path)
+
+
+def test_a_record_of_another_command_is_found(monkeypatch):
+    other = json.loads((records.RECORDS / "lee.json").read_text()) | {"command": "sepnorm compare text --seeds 9"}
+    kept = records.read
+    monkeypatch.setattr(records, "read", lambda name: other if name == "lee" else kept(name))
+    assert rendering.complaints() == ["lee has the record of another command: sepnorm compare text --seeds 9"]
 
 
 def test_a_finished_folder_becomes_a_record_without_a_run(tmp_path, monkeypatch):
@@ -145,7 +159,7 @@ def test_a_finished_folder_becomes_a_record_without_a_run(tmp_path, monkeypatch)
     (folder / "results.json").write_text(json.dumps({"most_seeds": None, "arms": arms}))
     monkeypatch.setattr(sys, "argv", ["regenerate.py", "lee", "--out", str(tmp_path / "out")])
     regenerate.main()
-    assert json.loads((tmp_path / "records/lee.json").read_text())["command"] == TABLES["lee"].command
+    assert json.loads((tmp_path / "records/lee.json").read_text())["command"] == TABLES["lee"].recorded
     for each in (records.read, records.comparison, records.quantity):
         each.cache_clear()
 
@@ -194,7 +208,7 @@ def test_a_table_that_fails_is_named_and_does_not_end_the_others(anew, monkeypat
     def run(name, table, words, out):
         if name == "bench":
             raise SystemExit("its command ended with code 3.")
-        return records.of_text(table.command, records.here(), name)
+        return records.of_text(table.recorded, records.here(), name)
 
     monkeypatch.setattr(regenerate, "run", run)
     assert anew("bench", "decisions") == "1 of the tables failed, for the reasons above: bench."

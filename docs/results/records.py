@@ -99,6 +99,8 @@ def require_same(words: list[str], found: dict[str, Any]) -> None:
         raise SystemExit(f"the folder has the arms {', '.join(arms)}, and the command {', '.join(wanted)}.")
     for key, value in sets.items():
         kept = config.get(key)
+        if value == ".":  # all of the data, wherever it was
+            continue
         if str(kept) != value and not _alike(kept, value) and Path(str(kept)).name != Path(value).name:
             raise SystemExit(f"the folder has {key}={kept}, and the command {key}={value}.")
     count = len(found["arms"][0]["seeds"])

@@ -46,17 +46,17 @@ def is_printed(name: str, table: Table) -> bool:
     if table.kind in ("compare", "study") or name not in records.names():
         return False
     record = records.read(name)
-    return record["command"] == table.command and record["where"].startswith(f"sepnorm {sepnorm.__version__},")
+    return record["command"] == table.recorded and record["where"].startswith(f"sepnorm {sepnorm.__version__},")
 
 
 def run(name: str, table: Table, words: list[str], out: Path) -> dict:
     """The record of a table, run where it is not finished."""
     if table.kind == "script":
-        return records.of_text(table.command, records.here(), _printed(words, rendering.ROOT))
+        return records.of_text(table.recorded, records.here(), _printed(words, rendering.ROOT))
     if table.kind == "command":
         with tempfile.TemporaryDirectory() as empty:  # commands do not write over what an earlier run wrote
             (Path(empty) / "runs").symlink_to(rendering.ROOT / "runs")  # read by the name that is printed
-            return records.of_text(table.command, records.here(), _printed(["-m", "sepnorm", *words], Path(empty)))
+            return records.of_text(table.recorded, records.here(), _printed(["-m", "sepnorm", *words], Path(empty)))
     folder = out / ("studies" if table.kind == "study" else name)  # studies share runs
     folder = rendering.ROOT / table.folder if table.folder else folder
     fresh, began, seconds = not folder.exists(), time.monotonic(), None
@@ -69,9 +69,9 @@ def run(name: str, table: Table, words: list[str], out: Path) -> dict:
         seconds = records.read(name).get("seconds")
     if table.kind == "study":
         text = (folder / f"{name}.md").read_text(encoding="utf-8").split("\n\n", 1)[1]
-        return records.of_text(table.command, records.where(folder), text)
+        return records.of_text(table.recorded, records.where(folder), text)
     spectra = PICTURES[name].arms if name in PICTURES else ()
-    return records.of_comparison(table.command, folder, spectra, seconds)
+    return records.of_comparison(table.recorded, folder, spectra, seconds)
 
 
 def _printed(words: list[str], folder: Path) -> str:

@@ -72,7 +72,7 @@ def shown(name: str, view: str) -> str:
     if view.startswith("output"):
         return fenced(output(name, view.partition(":")[2]))
     text = summary(name) if "arms" in record else printed(record["text"])
-    return f"{command(record['command'])}\n\n{record['where']}\n\n{text}"
+    return f"{command(TABLES[name].command)}\n\n{record['where']}\n\n{text}"
 
 
 def output(name: str, only: str = "") -> str:
@@ -212,6 +212,11 @@ def complaints() -> list[str]:
     here = {name for name, _, _ in marks}
     found = [f"{name} has no place on any page." for name in sorted(set(records.names()) - here)]
     found += [f"{name} has no command." for name in sorted(here - TABLES.keys() - {"overview", "poolings"})]
+    found += [
+        f"{name} has the record of another command: {records.read(name)['command']}"
+        for name in records.names()
+        if name in TABLES and records.read(name)["command"] != TABLES[name].recorded
+    ]
     found += [
         f"{name} has its record: delete it from PENDING in tables.py."
         for name in sorted(PENDING & set(records.names()))

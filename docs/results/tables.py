@@ -6,7 +6,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from sepnorm.sources.registry import SOURCES
 from sepnorm.studies.plan import STUDIES
+
+#: Where docs/data.md puts each file and folder that a command names; ``.`` is all of it.
+_WRITTEN = {
+    ".": "data",
+    "model": "data/flowers-run/model",
+    **{name: f"data/{name}" for name in SOURCES},
+    **{file: f"data/{name}/{file}" for name, source in SOURCES.items() for file in source.rows},
+}
 
 
 @dataclass(frozen=True)
@@ -24,9 +33,16 @@ class Table:
 
     @property
     def command(self) -> str:
-        """As a reader types it."""
-        plain = re.sub(r"[{}]", "", self.words)
-        return f"python {plain}" if self.kind == "script" else f"sepnorm {plain}"
+        """As a reader types it where ``sepnorm data`` has written its files."""
+        return self._of(" ".join(self.with_data({name: Path(_WRITTEN[name]) for name in self.needs()})))
+
+    @property
+    def recorded(self) -> str:
+        """As its record keeps it: files by name, wherever they were."""
+        return self._of(re.sub(r"[{}]", "", self.words))
+
+    def _of(self, words: str) -> str:
+        return f"python {words}" if self.kind == "script" else f"sepnorm {words}"
 
     def needs(self) -> list[str]:
         return re.findall(r"\{([^}]+)\}", self.words)
