@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +16,11 @@ from sepnorm.domains.molecules.cache import featurise_many
 from sepnorm.domains.molecules.config import USUAL_ATOMS, MoleculeConfig
 from sepnorm.domains.molecules.features import Rejected, graph_of
 from sepnorm.domains.molecules.graphs import Graph, Graphs
-from sepnorm.domains.molecules.tables import NAMING, SPLITS, Table, read_table, tables_in
+from sepnorm.domains.molecules.splits import kind_of_split, require_rows, split_rows
+from sepnorm.domains.molecules.tables import NAMING, Table, read_table, tables_in
 from sepnorm.errors import LeftOutWarning, SepNormError, tell_limit
 
 _PROBED = "call it y, target or label"  # how to mark the target in a table to probe
-_SHARES = (0.8, 0.1)  # training and validation; the rest is the test split
 
 
 @dataclass(eq=False)
@@ -76,7 +75,7 @@ def arrange(table: Table, config: MoleculeConfig, probed: bool = False) -> Molec
         table = table.take(evenly(len(table.smiles), config.molecules).tolist())
     whole, kept, rejected = _molecules(table, config)
     splits = None if table.splits is None else [table.splits[row] for row in kept]
-    parts = split_rows(whole, splits, config, probed)
+    parts = split_rows(whole.smiles, splits, config, probed)
     labelled = whole.targets.isfinite().any(1)
     needed = ("train", "valid", "test") if config.task == "supervised" else ("valid", "test")
     for name in needed if table.targets else ():
@@ -86,10 +85,8 @@ def arrange(table: Table, config: MoleculeConfig, probed: bool = False) -> Molec
         if config.data != "nci":
             tell_limit(config.train_molecules, f"{count:,} training molecules", "train_molecules")
         parts["train"] = [parts["train"][i * count // config.train_molecules] for i in range(config.train_molecules)]
-    for name, rows in parts.items():
-        if len(rows) < 2:
-            what = "labelled molecules" if table.targets and name in needed else "molecules"
-            raise SepNormError(f"{config.data} gives {len(rows)} {what} for {name}: more are needed, or another split.")
+    how = kind_of_split(whole.smiles, splits, config, probed)
+    require_rows(parts, how, config, needed if table.targets else (), probed)
     names = _learnable(whole, parts["train"], list(table.targets), config.data)
     classes = _are_classes(whole.targets, config)
     for name in ("valid", "test") if classes else ():
@@ -220,76 +217,3 @@ def load_probed(
         name: load_molecules(config.changed(plain | {"data": path, "split": "auto"}), True, naming)
         for name, path in tables_in(config.test).items()
     }
-
-
-# ---- splits -------------------------------------------------------------------------------------------------------
-
-
-def split_rows(
-    molecules: MoleculeSet, given: Sequence[str] | None, config: MoleculeConfig, probed: bool = False
-) -> dict[str, list[int]]:
-    """Rows of ``train``, ``valid`` and ``test``, the same for every seed."""
-    how = config.split
-    if how == "auto":
-        how = "scaffold" if config.task == "pretrain" and any(molecules.smiles) else "random"
-        how = "given" if given is not None and (probed or config.task == "supervised") else how
-    if how == "given":
-        return _given(given, config.data)
-    if how == "random":
-        return _shares(torch.randperm(len(molecules), generator=torch.Generator().manual_seed(0)).tolist())
-    if not all(molecules.smiles):
-        raise SepNormError(
-            f"a split by scaffold needs SMILES, and {config.data} has graphs: take split=given or random."
-        )
-    return _by_scaffold([scaffold(smiles) for smiles in molecules.smiles])
-
-
-def _given(splits: Sequence[str] | None, source: str) -> dict[str, list[int]]:
-    if splits is None:
-        raise SepNormError(f"{source} has no column 'split': take split=random or split=scaffold.")
-    names = {alias: name for name, aliases in SPLITS.items() for alias in aliases}
-    found: dict[str, list[int]] = {name: [] for name in SPLITS}
-    for row, split in enumerate(splits):
-        if str(split).lower() not in names:
-            raise SepNormError(f"a split is train, valid or test, found {split!r} in {source}.")
-        found[names[str(split).lower()]].append(row)
-    if not found["valid"]:  # then a tenth of the training molecules is for validation
-        order = torch.randperm(len(found["train"]), generator=torch.Generator().manual_seed(0)).tolist()
-        held_out = set(order[: len(order) // 10])
-        found["valid"] = [row for i, row in enumerate(found["train"]) if i in held_out]
-        found["train"] = [row for i, row in enumerate(found["train"]) if i not in held_out]
-    return found
-
-
-def _shares(rows: list[int]) -> dict[str, list[int]]:
-    first, second = round(_SHARES[0] * len(rows)), round(sum(_SHARES) * len(rows))
-    return {"train": rows[:first], "valid": rows[first:second], "test": rows[second:]}
-
-
-def _by_scaffold(scaffolds: Sequence[str]) -> dict[str, list[int]]:
-    """Splits by scaffold: molecules with frequent scaffolds are for training, those with rare ones for testing.
-
-    Among equally frequent scaffolds, those that occur first come last, as in the published splits.
-    """
-    groups: dict[str, list[int]] = defaultdict(list)
-    for row, name in enumerate(scaffolds):
-        groups[name].append(row)
-    found: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
-    count = len(scaffolds)
-    for rows in sorted(groups.values(), key=lambda rows: (len(rows), rows[0]), reverse=True):
-        if len(found["train"]) + len(rows) <= _SHARES[0] * count:
-            found["train"] += rows
-        elif len(found["train"]) + len(found["valid"]) + len(rows) <= sum(_SHARES) * count:
-            found["valid"] += rows
-        else:
-            found["test"] += rows
-    return found
-
-
-def scaffold(smiles: str) -> str:
-    """The Bemis-Murcko scaffold (1996), the rings of a molecule and their linkers, as SMILES; empty without a ring."""
-    from rdkit import Chem, rdBase
-    from rdkit.Chem.Scaffolds.MurckoScaffold import GetScaffoldForMol
-
-    with rdBase.BlockLogs():
-        return str(Chem.MolToSmiles(GetScaffoldForMol(Chem.MolFromSmiles(smiles)), isomericSmiles=False))

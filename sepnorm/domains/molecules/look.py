@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sepnorm.domains import Look
 from sepnorm.domains.molecules.config import MoleculeConfig
+from sepnorm.domains.molecules.splits import look_at_split
 from sepnorm.domains.molecules.tables import KNOWN, SPLITS, Table, read_table, tables_in
 
 _TRAINED = 0.8  # share of training molecules if the data has no split
@@ -21,7 +22,7 @@ def has_targets(config: MoleculeConfig) -> bool:
 
 
 def look_at(config: MoleculeConfig) -> Look:
-    """Reads the table without parsing SMILES."""
+    """Reads the table, and the SMILES of a small one to see that its split has molecules."""
     model = f"a Graphormer of {config.depth} layers, width {config.width}"
     learns = "by hidden atoms and bonds" if config.task == "pretrain" else "by a property"
     if config.test is not None:
@@ -31,6 +32,7 @@ def look_at(config: MoleculeConfig) -> Look:
     if config.stream is not None:
         return Look(f"{model} ({learns})", f"a stream of {Path(config.data).name}", _scored(config, _of_stream(config)))
     table = read_table(config.data, config.column, config.targets, labelled=config.task == "supervised")
+    look_at_split(table, config)
     count = len(table.smiles) if config.molecules is None else min(config.molecules, len(table.smiles))
     train = min(_train_count(table, count), config.train_molecules or count)
     of = f"{train:,} molecules of {Path(config.data).name}"

@@ -12,7 +12,9 @@ import torch
 from sepnorm import SepNormError
 from sepnorm.domains import open_domain
 from sepnorm.domains.molecules.config import PRESETS
-from sepnorm.domains.molecules.data import load_molecules, load_probed, scaffold
+from sepnorm.domains.molecules.data import load_molecules, load_probed
+from sepnorm.domains.molecules.look import look_at
+from sepnorm.domains.molecules.splits import scaffold
 from sepnorm.domains.molecules.tables import read_table
 from sepnorm.errors import LeftOutWarning, SepNormWarning
 
@@ -114,6 +116,37 @@ def test_scaffolds_do_not_cross_splits(tmp_path):
     found = [{scaffold(s) for s in part.smiles} for part in (data.train, data.valid, data.test)]
     assert not found[0] & found[1] and not found[0] & found[2] and not found[1] & found[2]
     assert [len(part) for part in (data.train, data.valid, data.test)] == [48, 6, 6]
+
+
+def test_a_split_without_molecules_is_refused_before_a_run_with_what_would_help(tmp_path):
+    chains = table(tmp_path, [f"{'C' * (i % 30)}O" for i in range(120)], "smiles")
+    said = r"set.csv, split by scaffold, has 0 molecules for train, and 2 are needed: use more molecules, or --set split=random\.$"
+    for look in (look_at, load_molecules):
+        with pytest.raises(SepNormError, match=said):
+            look(config(chains, task="pretrain"))
+        look(config(chains, task="pretrain", split="random"))
+    given = table(tmp_path, [f"{'C' * i}O,{i},train" for i in range(1, 31)], "smiles,y,split")
+    for look in (look_at, load_molecules):
+        with pytest.raises(
+            SepNormError,
+            match=r"split by its own column or files, has 0 (labelled )?molecules for test.* or --set split=random",
+        ):
+            look(config(given))
+    probed = config("nci", task="pretrain", test=given)
+    with pytest.raises(
+        SepNormError, match=r"has 0 labelled molecules for test, and 2 are needed: use more molecules\.$"
+    ):
+        load_probed(probed)
+    with pytest.raises(SepNormError, match="more molecules, or give it a column 'split'"):
+        load_probed(probed.changed({"test": table(tmp_path, [f"{'C' * i}O,{i}" for i in range(1, 31)])}))
+
+
+def test_the_look_reads_only_what_it_can_and_not_a_large_table(tmp_path, monkeypatch):
+    rows = [*(f"C1CC{'C' * i}1,{i}" for i in range(1, 41)), "C1CC,3", ",4", f"{'C' * 200_001},5"]
+    assert look_at(config(table(tmp_path, rows), split="scaffold")).samples == 34
+    monkeypatch.setattr("sepnorm.domains.molecules.splits._LOOKED_AT", 20)
+    monkeypatch.setattr("sepnorm.domains.molecules.splits.scaffold", None)  # would raise
+    assert look_at(config(table(tmp_path, rows), split="scaffold")).samples == 34
 
 
 def test_of_scaffolds_as_frequent_as_each_other_the_first_are_for_testing(tmp_path):
@@ -238,7 +271,12 @@ def test_one_atom_and_salts_are_molecules_and_large_ones_or_unknown_elements_are
         ([f"{s},high" for s in SMILES], "smiles,y", {}, "holds no number in row 1, found 'high'"),
         (many(), "smiles,y", {"kind": "classification"}, "classes are 0 and 1"),
         (many(), "smiles,y", {"split": "given"}, "has no column 'split'"),
-        (many(4), "smiles,y", {}, "more are needed"),
+        (
+            many(4),
+            "smiles,y",
+            {},
+            "split at random, has . labelled molecules for valid, and 2 are needed: use more molecules\\.$",
+        ),
         ([f"{row},x" for row in many()], "smiles,y,split", {}, "a split is train, valid or test, found 'x'"),
         ([], "smiles,y", {}, "holds no rows"),
     ],
