@@ -20,6 +20,13 @@ FLAGS = (
 ).split()
 
 
+#: The tables that scroll although nobody has folded them.
+SCROLLING = (
+    "return [...document.querySelectorAll('.scroll')].filter(e => !e.closest('details'))"
+    ".filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent.slice(0, 40) + e.scrollWidth)"
+)
+
+
 @contextmanager
 def started(profile: Path) -> Iterator[Any]:
     """A driver of selenium."""
@@ -95,6 +102,7 @@ def checked_page(page: Path, profile: Path, figures: int) -> Iterator[Any]:
                 f".filter(e => e.getBoundingClientRect().right > {width} + 1).map(e => e.tagName + e.className)"
             )
             assert not wide, wide
+            assert not (scrolling := driver.execute_script(SCROLLING)), (width, scrolling)
             ground = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
             assert (ground != "rgb(255, 255, 255)") == dark
         show(driver, page, 1280, 800)

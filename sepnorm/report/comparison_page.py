@@ -83,8 +83,10 @@ def has_vectors(arm: Arm) -> bool:
 def _tables(comparison: Comparison) -> Section:
     """The deciding columns, an explanation, and all columns folded."""
     every = "".join(table(*each, mark=verdict_class) for each in comparison_tables(comparison))
+    header, rows = summary_rows(comparison)
+    spare = ["uniformity", "rank", *([comparison.beside.name] if comparison.beside is not None else [])]
     body = (
-        table(*summary_rows(comparison), mark=verdict_class, spare=("uniformity", "rank"))
+        table(header, rows, mark=verdict_class, spare=spare)
         + f'<p class="quiet">{html.escape(explanation(comparison))}</p>'
     )
     return Section("Results", f"{body}<details><summary>All metrics and differences</summary>{every}</details>")

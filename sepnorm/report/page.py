@@ -128,8 +128,8 @@ def table(
 
 
 def typeset(text: str) -> str:
-    """Text as HTML, with minus signs, and no line break between a number and its interval."""
-    return _NEGATIVE.sub("&minus;", html.escape(text)).replace(" ± ", "&nbsp;±&nbsp;")
+    """Text as HTML, with minus signs. Only tables on a phone break a line between a number and its interval."""
+    return _NEGATIVE.sub("&minus;", html.escape(text)).replace(" ± ", "&nbsp;<wbr>±&nbsp;")
 
 
 def _plotly() -> str:

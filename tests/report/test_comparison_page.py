@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 import torch
-from browser import CHROMIUM, DRIVER, MISSING, checked_page, console_errors, hover_text, opened, requests
+from browser import CHROMIUM, DRIVER, MISSING, SCROLLING, checked_page, console_errors, hover_text, opened, requests
 from models import bert, sentences
 from pages import SWEEP, THREE, comparison, with_details
 
@@ -156,6 +156,20 @@ def test_the_page_of_a_lambda_sweep_in_a_browser(tmp_path):
         ]
         places = "return document.getElementById('figure-2')._fullLayout.xaxis._categories"
         assert driver.execute_script(places) == ["0", "0.01", "0.1"]
+
+
+@needs_browser
+def test_the_table_of_results_fits_a_phone_with_every_column_that_it_has(tmp_path):
+    found = comparison(tmp_path, [{"norm": "ln"}, {"norm": "bn+bn"}])
+    for number, arm in enumerate(found.arms):
+        for seed, metrics in arm.metrics.items():
+            metrics["cls_linear_top1"] = 0.811 - 0.02 * number + 0.0084 * seed * (1 - 2 * number)
+            metrics["mean_linear_top1"] = 0.791 + 0.0131 * seed
+    page = write_comparison(tmp_path / "report.html", "Two arms", found)
+    assert '<th scope="col" class="spare">mean linear</th>' in page.read_text() and "undecided</td>" in page.read_text()
+    with opened(page, tmp_path / "profile", 390, 844) as driver:
+        assert driver.execute_script(SCROLLING) == []
+        assert not driver.find_element("xpath", "//th[text()='mean linear']").is_displayed()
 
 
 @pytest.mark.slow
