@@ -75,7 +75,9 @@ def look_at_split(table: Table, config: MoleculeConfig) -> None:
     if config.molecules is not None and config.molecules < len(rows):
         rows = [i * len(rows) // config.molecules for i in range(config.molecules)]  # as arrange takes them
     if not table.graphs and len(rows) <= _LOOKED_AT:
-        rows = _readable(table.smiles, rows)
+        count, rows = len(rows), _readable(table.smiles, rows)
+        if count - len(rows) > config.max_rejected * count:  # that is refused first, with the rows
+            return
     smiles = [str(table.smiles[row]).strip() for row in rows]
     given = None if table.splits is None else [table.splits[row] for row in rows]
     how = kind_of_split(smiles, given, config)
