@@ -63,11 +63,11 @@ def table() -> str:
     """What works and what does not, as Markdown. The tests of the matrix hold each row to it."""
     from refusals import REFUSALS
 
-    rows = ["| library | what | | why |", "|---|---|---|---|"]
+    rows = ["| library | what | result | why |", "|---|---|---|---|"]
     for library in LIBRARIES:
         rows += [f"| {NAMES.get(library, library)} | {case} | works | |" for case in cases(library)]
     rows += ["| torch | FSDP2, FSDP1: trained, whole state saved and loaded | works | |"]
-    rows += [f"| {each.library} | {each.what} | refused | {each.sentence} |" for each in REFUSALS]
+    rows += [f"| {each.library} | {each.what} | refused | {each.why or each.sentence} |" for each in REFUSALS]
     return "\n".join(rows) + "\n"
 
 

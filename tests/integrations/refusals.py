@@ -13,12 +13,16 @@ from torch import nn
 
 
 class Refusal(NamedTuple):
-    """``sentence`` is a part of the error that ``attempt`` ends with, in a folder that it may use."""
+    """``sentence`` is a part of the error that ``attempt`` ends with, in a folder that it may use.
+
+    ``why`` is what the page says, if the part does not stand by itself.
+    """
 
     library: str
     what: str
     sentence: str
     attempt: Callable[[Path], Any]
+    why: str = ""
 
 
 def _converted(norm: str = "bn+ln") -> Any:
@@ -130,12 +134,24 @@ REFUSALS = [
         _other_weights,
     ),
     Refusal("transformers", "`convert` of a model that was loaded converted", "the model is already converted", _twice),
-    Refusal("peft", "prompt tuning", "puts learnt tokens in front of [CLS]", _prompts),
+    Refusal("peft", "prompt tuning", "puts learnt tokens in front of [CLS]", _prompts, "it puts tokens before [CLS]"),
     Refusal("peft", "a wrapped batch norm over padded tokens", "wrap the whole layer", _wrapped_tokens),
     Refusal("torch", "`convert` after `compile()`", "convert the model before compile()", _compiled),
-    Refusal("torch", "`convert` of what holds a DDP, FSDP or DataParallel", "before wrapping", _holds_data_parallel),
-    Refusal("torch", "`convert` on the device `meta`", "are not there yet", _meta),
-    Refusal("torch", "a converted state in a plain model, `strict=False`", "size mismatch", _plain),
+    Refusal(
+        "torch",
+        "`convert` of what holds a DDP, FSDP or DataParallel",
+        "before wrapping",
+        _holds_data_parallel,
+        "convert before you wrap the model",
+    ),
+    Refusal("torch", "`convert` on the device `meta`", "are not there yet", _meta, "the weights have no values yet"),
+    Refusal("torch", "a converted state in a plain model, `strict=False`", "size mismatch", _plain, "the sizes differ"),
     Refusal("torch", "`torch.fx` without the layer as a leaf", "torch.fx cannot trace a SepNorm", _symbolic),
-    Refusal("PyG", "`from_smiles` in `from_pyg`", "from_smiles of PyG counts others", _codes),
+    Refusal(
+        "PyG",
+        "`from_smiles` in `from_pyg`",
+        "from_smiles of PyG counts others",
+        _codes,
+        "PyG's `from_smiles` numbers features differently",
+    ),
 ]
