@@ -451,7 +451,7 @@ def _(here: Here) -> str:
     return here.run("embed", "model", here.texts(), "--out", "e.npy")
 
 
-case("It is no file or folder here, so it was taken for a name of the hub")(
+case("cannot be opened as a model: there is no file or folder")(
     lambda here: here.run("diagnose", "some/model", "--data", here.texts())
 )
 case("is opened as a model, which needs data: add --data")(lambda here: here.run("diagnose", here.model()))
@@ -588,7 +588,7 @@ def _(here: Here) -> str:
 # ---- data ---------------------------------------------------------------------------------------------------------------
 
 
-@case("It is no file or folder here, so it was taken for a name of datasets")
+@case("cannot be read: there is no file or folder")
 def _(here: Here) -> str:
     return here.run("embed", here.model(), "wikipedia-sentences", "--out", "e.npy")
 
@@ -1107,7 +1107,7 @@ def _(here: Here) -> None:
 # ---- what commands look at before they work -----------------------------------------------------------------------------
 
 case("there is no file or folder")(lambda here: here.run("compare", "images", "--data", "./pictures"))
-case("the hub cannot be asked from here, and its cache does not hold it")(
+case("It was looked up on the Hugging Face Hub, which cannot be reached")(
     lambda here: here.run("compare", "images", "--data", "some/data")
 )
 case("unknown sites")(lambda here: here.run("compare", "images", "--norms", "ln,bn+ln@last"))

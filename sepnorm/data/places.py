@@ -111,7 +111,10 @@ def _answers() -> bool:
     return bool(found)
 
 
-def why_not(name: str, kind: str, error: BaseException) -> str:
+def why_not(name: str, error: BaseException) -> str:
     """Why a name could not be looked up, for the end of an error message."""
-    asked = one_line(error) if prepare_hub() else "the hub cannot be asked from here, and its cache does not hold it"
-    return f"{asked}. It is no file or folder here, so it was taken for a name of {kind}.{nearest_file(name)}"
+    unreached = ", which cannot be reached, and it is not in the hub's cache"
+    found = f": {one_line(error)}" if prepare_hub() else unreached
+    return (
+        f"there is no file or folder {name} here. It was looked up on the Hugging Face Hub{found}.{nearest_file(name)}"
+    )

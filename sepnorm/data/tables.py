@@ -259,5 +259,5 @@ def csv_table(path: Path, tab: bool) -> Any:
 def unreadable(source: str, error: BaseException, how: str = "") -> UnreadableDataError:
     """An error in one sentence for anything that a library raises at a damaged file or an unreachable name."""
     here = Path(source).exists() or glob.has_magic(source) or is_address(source)
-    why = f"{one_line(error)}." if here else why_not(source, "datasets", error)
+    why = f"{one_line(error)}." if here else why_not(source, error)
     return UnreadableDataError(f"{source} cannot be read{how}: {why}")

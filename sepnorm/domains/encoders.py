@@ -287,7 +287,7 @@ def open_encoder(target: str, whole: bool = False) -> Encoder:
     except BaseException as error:  # damaged folders and unreachable names raise many kinds of errors
         if not isinstance(error, Exception) and not _is_panic(error):
             raise
-        why = f"{one_line(error)}." if folder.is_dir() else why_not(target, "the hub", error)
+        why = f"{one_line(error)}." if folder.is_dir() else why_not(target, error)
         raise SepNormError(f"{target} cannot be opened as a model: {why}") from error
 
 

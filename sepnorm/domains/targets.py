@@ -68,4 +68,4 @@ def _require_cached(name: str) -> None:
             return
         raise FileNotFoundError(name)
     except (FileNotFoundError, HFValidationError) as error:
-        raise SepNormError(f"{name} cannot be opened as a model: {why_not(name, 'the hub', error)}") from error
+        raise SepNormError(f"{name} cannot be opened as a model: {why_not(name, error)}") from error
