@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -109,10 +110,10 @@ def compare(
         _refuse_beside_scores(context)
         _compare_scores(table, higher, lower, baseline or None, margin, out, as_json, quiet)
         return
-    if table is not None or higher or lower or baseline:
-        raise SepNormError(
-            f"a table, --higher, --lower and --baseline are only for compare scores, found them with {domain!r}."
-        )
+    if table is not None:
+        raise SepNormError(f"compare {domain} takes no TABLE: write --data {quote(str(table))}.")
+    if higher or lower or baseline:
+        raise SepNormError(f"--higher, --lower and --baseline are only for compare scores, found them with {domain!r}.")
     numbers = _seeds(seeds, most)
     from sepnorm.domains import open_domain
     from sepnorm.domains.comparison import compare_domain, parse_arms, plan

@@ -30,7 +30,7 @@ def convert(
     """Save a copy of a pretrained model with separate norms.
 
     The copy is calibrated: the running statistics of its batch norms are measured on your data, so it works at once.
-    You get a folder that sepnorm.load and all other verbs read.
+    You get a folder that sepnorm.load and all other commands read.
 
     Example: sepnorm convert bert-base-uncased --data texts.txt --out converted
     """

@@ -13,7 +13,7 @@ from sepnorm.report.terminal import say
 
 def data(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Some of those that --list shows, as cifar10 or stsb.", metavar="NAME...")
+        list[str] | None, typer.Argument(help="Some of those that --list shows, as cifar10 or stsb.", metavar="NAME")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the data, each set in a folder of its name.")] = Path("data"),
     given: Annotated[
@@ -25,7 +25,12 @@ def data(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Download and check the public data of the tables."""
+    """Download and check the public data of the tables.
+
+    You get files that --data of the other commands takes. Without a name, the sets are listed.
+
+    Example: sepnorm data cifar10 stsb
+    """
     from sepnorm.sources.registry import SOURCES, described, find_source
 
     if listed or not names:

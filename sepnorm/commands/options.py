@@ -19,7 +19,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print neither progress nor
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 Model = Annotated[str, typer.Argument(help="Folder of a model or of a run, Hugging Face Hub name, or timm:NAME.")]
 Preset = Annotated[
-    str | None, typer.Option(help="Settings to begin with: demo (the default), small, paper; see sepnorm presets.")
+    str | None,
+    typer.Option(
+        help="Settings to begin with, such as demo or small; see sepnorm presets. Default: demo; for images of yours, "
+        "by their size."
+    ),
 ]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="config.json of an earlier run, to begin with instead of a preset.")

@@ -471,6 +471,8 @@ def test_the_baseline_is_named_by_the_command(run, tmp_path):
     assert code == 0 and "accuracy against bn@final: ln is worse" in out
     code, _, err = run("compare", "images", "--baseline", "bn@final")
     assert code != 0 and "--lower and --baseline are only for compare scores" in err
+    code, _, err = run("compare", "text", "my texts.txt", "--norms", "ln,bn+ln")
+    assert code != 0 and "compare text takes no TABLE: write --data 'my texts.txt'." in err
 
 
 def long_table(path: Path) -> Path:
