@@ -45,10 +45,10 @@ def step_tables(found: Found) -> Drawn:
         drawn.tables += steps_tables(part.name, comparison)
         drawn.sections.append(Section(f"Training on {part.name}", figures=progress_curves(comparison.arms, PROBES)))
     drawn.note += (
-        " Steps: when the probe of an arm, on some of the images and between readings by a straight line, first reaches the best "
-        "that the probe of bn, or of bn+bn, had at any reading with the same seed. Mixture Normalisation was published with "
-        "CNNs trained with labels on CIFAR, where it took 31 to 47 % fewer updates than BatchNorm to BatchNorm's best accuracy: "
-        "a masked autoencoder with one such norm, probed, is another setting."
+        " Steps: when the probe of an arm first reaches the best that the probe of bn, or of bn+bn, had with the same seed. "
+        "The probe reads some of the images, and between its readings the curve is a straight line. Mixture Normalisation "
+        "was published with CNNs trained with labels on CIFAR. There it took 31 to 47 % fewer updates than BatchNorm to "
+        "BatchNorm's best accuracy. A masked autoencoder with one such norm, probed, is another setting."
     )
     return drawn
 
