@@ -100,7 +100,7 @@ def test_a_model_layer_by_layer_then_converted_and_compared(run, tmp_path):
         (["diagnose", "isotropic.npy", "--max-samples", "1"], "max_samples must be at least 2"),
         (["diagnose", "isotropic.npy", "--column", "x"], "holds one array"),
         (["diagnose", "some/model"], "there is no file or folder some/model. A model on the hub needs --data"),
-        (["diagnose", "some/model", "--data", "x.txt"], "taken for a name of the hub"),
+        (["diagnose", "some/model", "--data", "x.txt"], "It was looked up on the Hugging Face Hub"),
         (["diagnose", "cut.npy"], "cut.npy cannot be read as a .npy file of embeddings"),
         (["diagnose", "nan.npy"], "every one of the 5 embeddings holds NaN"),
         (["diagnose", "one.npy"], "at least two embeddings"),
