@@ -142,7 +142,8 @@ def test_lee_needs_no_data_and_is_no_substitute_for_a_group(tmp_path):
 @pytest.mark.parametrize("name", SETS)
 def test_without_data_the_hub_is_asked_and_said_to_be_out_of_reach(name):
     with pytest.raises(
-        SepNormError, match=rf"^{SETS[name].hub.name} cannot be read: .*taken for a name of datasets\.$"
+        SepNormError,
+        match=rf"^{SETS[name].hub.name} cannot be read: there is no file or folder .* here\. It was looked up on.*\.$",
     ):
         load_sets([name])
 

@@ -118,7 +118,7 @@ def test_what_is_not_there_is_refused(tmp_path):
     for name in ("none.txt", "none.csv", "none.tsv.gz", "none.parquet"):
         with pytest.raises(SepNormError, match=rf"there is no file .*{name}"):
             load_sentences(str(tmp_path / name))
-    with pytest.raises(SepNormError, match="taken for a name of datasets"):
+    with pytest.raises(SepNormError, match="It was looked up on the Hugging Face Hub"):
         load_sentences("nobody/no-such-name")
 
 
