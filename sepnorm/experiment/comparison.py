@@ -230,12 +230,14 @@ class Comparison:
         }
 
     def _arm(self, arm: Arm) -> dict[str, Any]:
+        """One arm. Its difference in the primary metric stands in ``decisions`` alone, with the interval that holds."""
         summary: dict[str, Any] = {}
         for key in self.keys:
             if (found := arm.interval(key)) is None:
                 continue
             summary[key] = {"mean": found.mean, "half_width_95": found.half, "seeds": found.count}
-            gap = None if arm is self.arms[0] else self.difference(arm, self.declared.find(key))
+            metric = self.declared.find(key)
+            gap = None if arm is self.arms[0] or metric == self.primary else self.difference(arm, metric)
             if gap is not None:
                 summary[key]["difference"] = {"mean": gap.mean, "half_width_95": gap.half}
         return {"name": arm.name, "config": arm.config.model_dump(), "metrics": summary, "seeds": arm.metrics}

@@ -114,7 +114,7 @@ def explanation(comparison: Comparison) -> str:
     if comparison.most is not None:
         ended = "a run failed" if comparison.failed else "every arm was decided"
         note += (
-            f"Seeds were added until {ended}, {comparison.most} at most; intervals of the primary metric allow for "
+            f"Seeds were added until {ended}, {comparison.most} at most; intervals of differences in the primary metric allow for "
             "looking after every seed. An arm keeps the difference and interval of the seeds that decided it; means and dots "
             "are of all seeds. "
         )
