@@ -30,7 +30,8 @@ class Arm:
         return {seed: found[metric] for seed, found in self.metrics.items() if metric in found}
 
     def interval(self, metric: str) -> Interval | None:
-        values = list(self.values(metric).values())
+        """The mean over seeds with a finite value; None if there is none."""
+        values = list(finite(self.values(metric)).values())
         return interval(values) if values else None
 
 
@@ -96,7 +97,25 @@ class Comparison:
     def beside(self) -> Metric | None:
         """The metric shown next to the primary one."""
         wanted = self.primary.beside if self.primary is not None else ""
-        return self.declared.find(wanted) if wanted in self.keys else None
+        return self.declared.find(wanted) if wanted and wanted in self.keys else None
+
+    def lacking(self, metric: Metric) -> list[tuple[str, int]]:
+        """Runs without a metric, of seeds that other arms have it for: these seeds are left out.
+
+        Args:
+            metric: the metric. A value that is not finite is none, but for the primary metric: there its arm has no
+                verdict.
+
+        Returns:
+            Arm and seed of each, for the arms that share a seed with the baseline.
+        """
+        found = {arm.name: arm.values(metric.key) for arm in self.arms}
+        if metric != self.primary:
+            found = {name: finite(values) for name, values in found.items()}
+        baseline = found[self.arms[0].name]
+        found = {name: values for name, values in found.items() if values.keys() & baseline.keys()}
+        seeds = sorted({seed for values in found.values() for seed in values})
+        return [(name, seed) for name, values in found.items() for seed in seeds if seed not in values]
 
     def judged(self, arm: Arm) -> list[dict[str, float]]:
         """What the runs of an arm measured in declared metrics of which one direction is better, by seed.
@@ -108,7 +127,8 @@ class Comparison:
             These metrics of each run. Others, such as the time of a run, differ between copies of one run as well.
         """
         keys = {key for key in self.keys if self.declared.find(key).higher_is_better is not None}
-        return [{key: found[key] for key in found.keys() & keys} for _, found in sorted(arm.metrics.items())]
+        runs = [found for _, found in sorted(arm.metrics.items())]
+        return [{key: found[key] for key in found.keys() & keys if math.isfinite(found[key])} for found in runs]
 
     @property
     def copies(self) -> bool:
@@ -125,12 +145,13 @@ class Comparison:
             to: the other arm; default the baseline.
 
         Returns:
-            The difference ``arm - to``; None if they share no seed or the metric is not comparable.
+            The difference ``arm - to`` over the seeds for which both have a finite value; None if there is none, or the
+            metric is not comparable.
         """
         baseline = to or self.arms[0]
         if not comparable(arm, baseline, metric):
             return None
-        return difference(arm.values(metric.key), baseline.values(metric.key), None)
+        return difference(finite(arm.values(metric.key)), finite(baseline.values(metric.key)), None)
 
     def margin_to(self) -> float:
         """The margin within which any difference of two arms in the primary metric counts as equal.
@@ -244,15 +265,20 @@ class Comparison:
 
 
 def by_mean(arms: Sequence[Arm], metric: Metric) -> list[Arm]:
-    """Arms by mean, best first; arms without a value come last."""
+    """Arms by mean, best first; arms that lack a finite value of a seed come last."""
 
     def place(arm: Arm) -> float:
         found = arm.interval(metric.key)
-        if found is None or math.isnan(found.mean):
+        if found is None or found.count < len(arm.values(metric.key)):
             return math.inf
         return found.mean if metric.higher_is_better is False else -found.mean
 
     return sorted(arms, key=place)
+
+
+def finite(values: Mapping[int, float]) -> dict[int, float]:
+    """The values that are finite, by seed."""
+    return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> dict[int, float]:
