@@ -17,9 +17,10 @@ from sepnorm.arguments import number, require_module, whole
 from sepnorm.distributed import cores
 from sepnorm.domains.comparison import keep_earlier, run_and_write, short_text
 from sepnorm.domains.own_checks import (
-    refuse_different,
+    require_declared,
     require_importable,
     warn_of_copies,
+    warn_of_different,
     warn_of_earlier_code,
     warn_of_same,
 )
@@ -29,6 +30,7 @@ from sepnorm.experiment.launcher_settings import refuse_many_processes
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.running import compare as compare_configs
 from sepnorm.experiment.runs import Outcome, record_failure
+from sepnorm.experiment.slugs import run_folder
 from sepnorm.files import make_folder
 from sepnorm.report.progress import training_progress
 from sepnorm.report.terminal import say
@@ -114,7 +116,8 @@ def compare(
         out: folder for the runs, ``results.json`` and ``report.html``.
         metrics: by name, whether higher is better, as ``{"accuracy": True, "loss": False}``; or ``Metric`` objects.
             Arms are judged by the primary metric, or else the first. Of several primary ones, the first that runs
-            return decides; each other metric must be returned.
+            return decides; each other metric must be returned, and may be NaN. Further names are kept in
+            ``results.json``.
         margin: largest difference that counts as equal; default 1 % of the baseline's mean.
         most: largest number of seeds with ``seeds="auto"``.
         workers: largest number of parallel runs on this machine, which share its cores. With more than one, ``run``
@@ -153,6 +156,7 @@ def compare(
     make_folder(folder)
     keep_earlier(folder, [config.arm for config in configs])
     warn_of_earlier_code(run, folder)
+    require_declared(declared, [run_folder(folder, config.arm, seed) for config in configs for seed in range(count)])
     recipe = OwnRecipe(run, declared)
 
     def checked() -> Comparison:
@@ -161,9 +165,7 @@ def compare(
                 recipe.opened, declared, configs[0], configs, range(count), folder, launcher, watch, margin, adaptive,
                 workers,
             )  # fmt: skip
-        refuse_different(found)
-        if (missing := declared.missing(found.keys)) is not None:
-            raise SepNormError(f"no run gave {missing.key!r}: they gave {', '.join(found.keys)}.")
+        warn_of_different(found)
         return found
 
     found, page = run_and_write(checked, folder, f"Shared and separate norms: {name}")
@@ -251,10 +253,11 @@ class OwnRecipe:
                 number, wrong = None, f"as {_short(value)}, which is no number."
             except OverflowError:
                 number, wrong = None, "as a number that is too large for a float."
-            if wrong and self.declared.declares(str(key)):
+            metric = self.declared.find(str(key))
+            if wrong and self.declared.declares(metric.key) and (metric.primary or number is None):
                 raise RunFailedError(f"{which} gave {key!r} {wrong}")
-            if number is not None:  # of others, words are left out, and what is not finite is kept as unknown
-                metrics[str(key)] = math.nan if wrong else number
+            if number is not None:  # words are left out, and what is not finite is kept as unknown
+                metrics[metric.key] = math.nan if wrong else number
         return metrics
 
 

@@ -224,24 +224,6 @@ def test_metrics_that_are_none_are_one_sentence(tmp_path, returned, said):
         sepnorm.compare(lambda arm, seed, folder: returned, ["ln", "bn"], 1, tmp_path, metrics={"accuracy": True})
 
 
-def test_metrics_that_differ_between_runs_are_one_sentence(tmp_path):
-    def differs(arm, seed, folder):
-        return {"accuracy": 0.5 + seed} | ({"extra": 1.0} if arm.norm == "bn" else {})
-
-    with pytest.raises(
-        SepNormError, match="runs give different metrics: extra is not in both ln, seed 0, and bn@final, seed 0"
-    ):
-        sepnorm.compare(differs, ["ln", "bn"], 2, tmp_path, metrics={"accuracy": True})
-
-
-def test_of_metrics_that_differ_the_odd_run_is_named(tmp_path):
-    def differs(arm, seed, folder):
-        return {"accuracy": 0.5 + seed} | ({} if (arm.norm, seed) == ("ln", 0) else {"extra": 1.0 + len(arm.name)})
-
-    with pytest.raises(SepNormError, match=r"extra is not in both ln, seed 1, and ln, seed 0\. .* remove .*ln-seed0"):
-        sepnorm.compare(differs, ["ln", "bn"], 2, tmp_path, metrics={"accuracy": True})
-
-
 def test_a_declared_metric_that_no_run_gives_is_told_after_the_first(tmp_path):
     asked = []
 
@@ -253,7 +235,7 @@ def test_a_declared_metric_that_no_run_gives_is_told_after_the_first(tmp_path):
         sepnorm.compare(train, ARMS, 3, tmp_path, metrics={"accuracy": True, "los": False})
     assert asked == ["ln"]
     sepnorm.compare(train, ARMS, 3, tmp_path, metrics={"accuracy": True}, quiet=True)
-    with pytest.raises(SepNormError, match="no run gave 'los': they gave accuracy, loss"):
+    with pytest.raises(SepNormError, match=r"finished run in .*ln-seed0 gave no 'los': it gave accuracy, loss"):
         sepnorm.compare(train, ARMS, 3, tmp_path, metrics={"accuracy": True, "los": False}, quiet=True)
 
 
