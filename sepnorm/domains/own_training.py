@@ -15,7 +15,8 @@ from torch import nn
 
 from sepnorm.arguments import number, require_module, whole
 from sepnorm.distributed import cores
-from sepnorm.domains.comparison import keep_earlier, run_and_write, short_text
+from sepnorm.domains.comparison import run_and_write, short_text
+from sepnorm.domains.earlier import keep_earlier
 from sepnorm.domains.own_checks import (
     require_declared,
     require_importable,
@@ -103,7 +104,7 @@ def compare(
 
     Finished runs are not repeated, so the same call continues after an interruption. If a run raises, the others go on,
     with ``"auto"`` those of the same seed. The error at the end names its arm and seed, and the page has the seeds that
-    are complete.
+    are complete. If an arm always fails, call again without it: the others go on, and verdicts stay corrected for it.
 
     Args:
         run: ``run(arm, seed, folder)`` trains one model and returns its metrics by name. Call ``arm.apply(model)`` to
@@ -154,7 +155,7 @@ def compare(
     configs = [build(OwnConfig, {"threads": threads} | parse_arm(arm)) for arm in _several(arms)]
     folder = Path(out)
     make_folder(folder)
-    keep_earlier(folder, [config.arm for config in configs])
+    dropped = keep_earlier(folder, [config.arm for config in configs], ("out=", "arms="))
     warn_of_earlier_code(run, folder)
     require_declared(declared, [run_folder(folder, config.arm, seed) for config in configs for seed in range(count)])
     recipe = OwnRecipe(run, declared)
@@ -163,7 +164,7 @@ def compare(
         with training_progress(quiet) as watch:
             found = compare_configs(
                 recipe.opened, declared, configs[0], configs, range(count), folder, launcher, watch, margin, adaptive,
-                workers,
+                workers, dropped,
             )  # fmt: skip
         warn_of_different(found)
         return found

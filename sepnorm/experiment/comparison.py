@@ -48,7 +48,9 @@ class Comparison:
         most: largest number of seeds, if seeds were added until all arms were decided; None for a fixed number.
         planned: number of seeds, if it was fixed before the first run.
         earlier: numbers of seeds of earlier reports in the same folder, with another number planned.
-        failed: arm and seed of runs that failed. These seeds are left out, and arms of which every run failed.
+        failed: arm and seed of runs that failed. These seeds are left out; and arms of which every run failed, or that
+            were dropped afterwards.
+        changed: what was set anew after an earlier report in the same folder, as ``margin``.
     """
 
     arms: list[Arm]
@@ -58,6 +60,7 @@ class Comparison:
     planned: int | None = None
     earlier: list[int] = field(default_factory=list)
     failed: list[tuple[str, int]] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
 
     @property
     def budget(self) -> int:
@@ -232,9 +235,11 @@ class Comparison:
             "baseline": self.arms[0].name,
             "primary": None if primary is None else primary.key,
             "margin": self.margin_to(),
+            "given_margin": self.margin,
             "most_seeds": self.most,
             "planned_seeds": self.budget,
             "earlier_looks": self.earlier,
+            "changed_after_report": self.changed,
             "failed": [{"arm": name, "seed": seed} for name, seed in self.failed],
             "decisions": {
                 name: {

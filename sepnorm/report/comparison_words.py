@@ -61,11 +61,14 @@ def why_unjudged(arm: Arm, to: Arm, metric: Metric) -> str:
 def _unfinished(comparison: Comparison) -> str:
     """Which runs failed or have no score, and what that means for verdicts; empty if there are none."""
     note, metric = "", comparison.primary
-    if comparison.failed:
+    here = {arm.name for arm in comparison.arms}
+    if failed := [run for run in comparison.failed if run[0] in here]:
         note = (
-            f"Unfinished: {_named(comparison.failed)} failed. Seeds with a failed run are left out, so verdicts do not hold if "
-            "failing depends on the arm. "
+            f"Unfinished: {_named(failed)} failed. Seeds with a failed run are left out, so verdicts do not hold if failing "
+            "depends on the arm. "
         )
+    if gone := [run for run in comparison.failed if run[0] not in here]:
+        note += f"Arms left out because runs failed: {_named(gone)}. Verdicts are corrected for them too. "
     if metric is not None and (lacking := comparison.lacking(metric)):
         note += (
             f"Without {metric.name}: {_named(lacking)}. Such seeds are left out of the differences of their arm, so verdicts do "
@@ -139,7 +142,8 @@ def explanation(comparison: Comparison) -> str:
             f"Equal means that the interval lies within ±{margin}. Other columns are exploratory and have no verdict. "
         )
     if comparison.most is not None:
-        ended = "a run failed" if comparison.failed else "every arm was decided"
+        cut = comparison.failed and not comparison.decided and len(comparison.arms[0].metrics) < comparison.most
+        ended = "a run failed" if cut else "every arm was decided"
         note += (
             f"Seeds were added until {ended}, {comparison.most} at most; intervals of differences in the primary metric allow for "
             "looking after every seed. An arm keeps the difference and interval of the seeds that decided it; means and dots "
@@ -150,6 +154,12 @@ def explanation(comparison: Comparison) -> str:
         note += (
             f"The folder held a report on {counts} seeds before this one: verdicts come from more than one look, and the 95 % do "
             "not hold. "
+        )
+    if comparison.changed:
+        verb = "were" if len(comparison.changed) > 1 else "was"
+        note += (
+            f"The {' and the '.join(comparison.changed)} {verb} set anew after a report in this folder: verdicts come from more "
+            "than one look, and the 95 % do not hold. "
         )
     lacking = {each.name: comparison.lacking(each) for each in comparison.columns if each != comparison.primary}
     if said := [f"{name} of {_named(runs)}" for name, runs in lacking.items() if runs]:
