@@ -71,7 +71,7 @@ def _unfinished(comparison: Comparison) -> str:
         note += f"Arms left out because runs failed: {_named(gone)}. Verdicts are corrected for them too. "
     if metric is not None and (lacking := comparison.lacking(metric)):
         note += (
-            f"Without {metric.name}: {_named(lacking)}. Such seeds are left out of the differences of their arm, so verdicts do "
+            f"Without {metric.name}: {_named(lacking)}. Such seeds are left out of differences, so verdicts do "
             "not hold if failing depends on the arm. "
         )
     return note
