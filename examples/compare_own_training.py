@@ -1,6 +1,7 @@
 """Compare norms in your own training loop, on matched seeds. Prints the verdict on each arm and writes a page."""
 
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 from transformers import ViTConfig, ViTModel
 
@@ -9,8 +10,6 @@ import sepnorm
 
 def digits():
     """Images (1797, 1, 8, 8) and labels of scikit-learn's digits."""
-    from sklearn.datasets import load_digits
-
     found = load_digits()
     return torch.tensor(found.images[:, None] / 16, dtype=torch.float32), torch.tensor(found.target)
 

@@ -803,6 +803,18 @@ def _(here: Here) -> None:
         sepnorm.compare(own, ["ln", "bn"], seeds, "out", metrics={"accuracy": True}, quiet=True)
 
 
+@case("before, so verdicts come from a second look")
+def _(here: Here) -> None:
+    for margin in (None, 0.1):
+        sepnorm.compare(own, ["ln", "bn"], 2, "out", metrics={"accuracy": True}, margin=margin, quiet=True)
+
+
+@case("which would be overwritten without")
+def _(here: Here) -> None:
+    for arms in (["ln", "bn", "rms"], ["ln", "bn"]):
+        sepnorm.compare(own, arms, 2, "out", metrics={"accuracy": True}, quiet=True)
+
+
 @case("in every seed: most likely run does not call arm.apply(model)")
 def _(here: Here) -> None:
     sepnorm.compare(own, ["ln", "bn"], 2, "out", metrics={"accuracy": True}, quiet=True)

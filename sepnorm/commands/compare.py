@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Settings that ``--set`` may not change, since each arm or seed has its own value.
 _EACH = {"norm": "arms are named by --norms", "seed": "seeds are counted by --seeds"}
 #: Options that ``compare scores`` reads.
-_OF_SCORES = ("domain", "table", "higher", "lower", "baseline", "margin", "out", "as_json", "quiet")
+_OF_SCORES = ("domain", "table", "higher", "lower", "baseline", "margin", "most", "out", "as_json", "quiet")
 
 
 def compare(
@@ -52,7 +52,12 @@ def compare(
     seeds: Annotated[
         str, typer.Option(help="Number of seeds, counted from 0; or auto: add seeds until every arm has a verdict.")
     ] = "6",
-    most: Annotated[int, typer.Option(help="With --seeds auto: the largest number of seeds, from 3 to 100.")] = 12,
+    most: Annotated[
+        int,
+        typer.Option(
+            help="With --seeds auto, or with scores of seeds that were added so: the largest number of seeds, from 3 to 100."
+        ),
+    ] = 12,
     margin: Annotated[
         float | None,
         typer.Option(
@@ -108,7 +113,8 @@ def compare(
         raise SepNormError(f"--margin is a finite number of at least 0, found {margin}.")
     if domain == "scores":
         _refuse_beside_scores(context)
-        _compare_scores(table, higher, lower, baseline or None, margin, out, as_json, quiet)
+        limit = _most(most) if _is_given(context, "most") else None
+        _compare_scores(table, higher, lower, baseline or None, margin, limit, out, as_json, quiet)
         return
     if table is not None:
         raise SepNormError(f"compare {domain} takes no TABLE: write --data {quote(str(table))}.")
@@ -144,9 +150,14 @@ def compare(
     _show(comparison, page, as_json, quiet)
 
 
-def _seeds(text: str, most: int) -> range:
+def _most(most: int) -> int:
     if not 3 <= most <= 100:
         raise SepNormError(f"--most is a number from 3 to 100, found {most}.")
+    return most
+
+
+def _seeds(text: str, most: int) -> range:
+    _most(most)
     if text == "auto":
         return range(most)
     if not text.isdecimal() or not 1 <= int(text) <= 10_000:
@@ -154,11 +165,15 @@ def _seeds(text: str, most: int) -> range:
     return range(int(text))
 
 
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line."""
+    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+
+
 def _refuse_beside_scores(context: typer.Context) -> None:
     """Refuses options of training, which a table of scores would leave without effect."""
     for name in context.params:
-        given = getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-        if given and name not in _OF_SCORES:
+        if _is_given(context, name) and name not in _OF_SCORES:
             option = next(each.opts[0] for each in context.command.params if each.name == name)
             raise SepNormError(
                 f"{option} has no effect with scores: arms and seeds are those of the table, and --baseline names the first arm."
@@ -171,6 +186,7 @@ def _compare_scores(
     lower: str,
     baseline: str | None,
     margin: float | None,
+    most: int | None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -186,7 +202,7 @@ def _compare_scores(
     from sepnorm.domains.scores import compare_scores
 
     folder = out or Path("runs") / f"compare-scores-{table.stem}"
-    comparison, page = compare_scores(table, folder, named, margin, baseline)
+    comparison, page = compare_scores(table, folder, named, margin, baseline, most)
     _show(comparison, page, as_json, quiet)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sepnorm.domains import Domain, Look
-from sepnorm.errors import RunFailedError, SecondLookWarning, SepNormError
+from sepnorm.domains.earlier import keep_earlier, note_earlier
+from sepnorm.errors import RunFailedError, SepNormError
 from sepnorm.files import require_writable, write_text
 from sepnorm.training.configs import RunConfig, arm_names
 from sepnorm.training.notation import names_in, parse_arm
@@ -55,7 +55,7 @@ def compare_domain(
 
     ``margin`` and ``adaptive``: see ``sepnorm.experiment.comparison.compare``.
     """
-    keep_earlier(folder, [config.arm for config in planned.configs])
+    dropped = keep_earlier(folder, [config.arm for config in planned.configs])
     require_writable(folder)
     from sepnorm.experiment.running import compare
     from sepnorm.training.devices import check_device
@@ -69,8 +69,9 @@ def compare_domain(
 
     def run() -> Comparison:
         return compare(
-            domain.recipe, domain.metrics, base, planned.configs, seeds, folder, launcher, watch, margin, adaptive
-        )
+            domain.recipe, domain.metrics, base, planned.configs, seeds, folder, launcher, watch, margin, adaptive,
+            dropped=dropped,
+        )  # fmt: skip
 
     note = f"Scored by {planned.look.scored}." if planned.look.foreign else ""
     return run_and_write(run, folder, f"Shared and separate norms on {Path(base.data).name}", domain, note)
@@ -88,7 +89,10 @@ def run_and_write(
         if error.comparison is None:
             raise
         page = write_comparison_folder(error.comparison, folder, title, domain, note)
-        raise RunFailedError(f"{error} The seeds that are complete are in {page}.") from None
+        raise RunFailedError(
+            f"{error} The seeds that are complete are in {page}. If an arm fails again, leave it out: the same folder goes on "
+            "with the others."
+        ) from None
     return comparison, write_comparison_folder(comparison, folder, title, domain, note)
 
 
@@ -102,7 +106,7 @@ def write_comparison_folder(
     from sepnorm.report.comparison_page import write_comparison
     from sepnorm.report.tables import comparison_tables, latex, runs_as_csv
 
-    _note_earlier_looks(comparison, folder)
+    note_earlier(comparison, folder)
     write_text(folder / "results.json", as_json(comparison))
     write_text(folder / "results.csv", runs_as_csv(comparison))
     write_text(folder / "results.md", as_text(comparison))
@@ -136,58 +140,6 @@ def as_text(comparison: Comparison) -> str:
     tables = [summary_rows(comparison), *comparison_tables(comparison)]
     said = f"{headline(comparison)}\n\n" + "\n".join(markdown(*each) for each in tables)
     return f"{said}\n{explanation(comparison)}\n"
-
-
-def keep_earlier(folder: Path, arms: Sequence[str]) -> None:
-    """Refuses to overwrite a report that has arms which are missing now."""
-    found = _earlier(folder)
-    earlier = found.arms if found is not None else []
-    if gone := [name for name in earlier if name not in arms]:
-        raise SepNormError(
-            f"{folder} holds a report on {', '.join(earlier)}, which would be overwritten without {', '.join(gone)}: choose "
-            "another folder with --out, or add the missing arms to --norms."
-        )
-
-
-@dataclass(frozen=True)
-class _Earlier:
-    """What an earlier report in a folder was on: arms, seeds, their planned number, and looks before it."""
-
-    arms: list[str]
-    seeds: int
-    most: int | None
-    planned: int
-    looks: list[int]
-
-
-def _earlier(folder: Path) -> _Earlier | None:
-    try:
-        found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        seeds = max(len(arm.get("seeds", ())) for arm in found["arms"])
-        names, most = [str(arm["name"]) for arm in found["arms"]], found.get("most_seeds")
-        planned = int(found.get("planned_seeds") or most or seeds)  # older reports do not say it
-        return _Earlier(names, seeds, most, planned, [int(count) for count in found.get("earlier_looks", [])])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None  # there is no readable report
-
-
-def _note_earlier_looks(comparison: Comparison, folder: Path) -> None:
-    """Notes earlier reports with fewer seeds in the comparison, and warns of a new one.
-
-    The same call again, or one that finishes what failed, is no further look: it has the same number planned.
-    """
-    earlier = _earlier(folder)
-    if earlier is None or not {arm.name for arm in comparison.arms}.issuperset(earlier.arms):
-        return
-    same = (earlier.most, earlier.planned) == (comparison.most, comparison.budget)
-    comparison.earlier = sorted({*earlier.looks, *([] if same else [earlier.seeds])})
-    if not same and earlier.seeds in comparison.looks:
-        warnings.warn(
-            f"{folder} held a report on {earlier.seeds} seed{'s' * (earlier.seeds > 1)} before, so verdicts on more come from a "
-            "second look and their 95 % do not hold: set the number of seeds, or auto with its most, before the first run.",
-            SecondLookWarning,
-            stacklevel=4,
-        )
 
 
 def parse_arms(norms: str, lambdas: str = "", targets: str = "") -> list[dict[str, Any]]:

@@ -6,15 +6,15 @@ import inspect
 import pickle
 import sys
 import warnings
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.experiment.comparison import Comparison
-from sepnorm.files import write_text
+from sepnorm.experiment.metrics import Metrics
+from sepnorm.files import intact, read_json, write_text
 from sepnorm.report.comparison_words import COPIES
 
 
@@ -60,18 +60,32 @@ def require_importable(run: Callable[..., Any]) -> None:
         ) from None
 
 
-def refuse_different(found: Comparison) -> None:
-    """Refuses runs that return other metrics than most do."""
-    runs = {(arm.name, seed): frozenset(metrics) for arm in found.arms for seed, metrics in arm.metrics.items()}
-    usual = Counter(runs.values()).most_common(1)[0][0]
-    like = next(run for run, names in runs.items() if names == usual)
-    for arm in found.arms:
-        for seed in arm.metrics:
-            if odd := sorted(usual ^ runs[arm.name, seed]):
-                raise SepNormError(
-                    f"runs give different metrics: {', '.join(odd)} is not in both {like[0]}, seed {like[1]}, and "
-                    f"{arm.name}, seed {seed}. Return the same names in every run, and remove {arm.folders[seed]}."
-                )
+def require_declared(declared: Metrics, folders: Iterable[Path]) -> None:
+    """Refuses metrics that finished runs in ``folders`` did not give, before more are run: they are not repeated."""
+    for path in (folder / "metrics.json" for folder in folders):
+        if not path.is_file():
+            continue
+        with intact(path):
+            given = list(read_json(path))
+        if (missing := declared.missing(given)) is not None:
+            raise SepNormError(
+                f"the finished run in {path.parent} gave no {missing.key!r}: it gave {', '.join(given)}. Name only these in "
+                "metrics=, or remove that folder, so that the run is repeated."
+            )
+
+
+def warn_of_different(found: Comparison) -> None:
+    """Warns of metrics that only some runs return. They are not declared, so nothing is judged by them."""
+    runs = [(f"{arm.name}, seed {seed}", metrics) for arm in found.arms for seed, metrics in arm.metrics.items()]
+    for key in found.keys:
+        lacking = [run for run, metrics in runs if key not in metrics]
+        if lacking and not found.declared.declares(key):
+            warnings.warn(
+                f"{len(lacking)} of {len(runs)} runs gave no {key!r}, that of {lacking[0]} first. It is not one of the declared "
+                "metrics and changes no verdict.",
+                SepNormWarning,
+                stacklevel=3,
+            )
 
 
 def warn_of_same(found: Comparison) -> None:

@@ -15,11 +15,13 @@ from torch import nn
 
 from sepnorm.arguments import number, require_module, whole
 from sepnorm.distributed import cores
-from sepnorm.domains.comparison import keep_earlier, run_and_write, short_text
+from sepnorm.domains.comparison import run_and_write, short_text
+from sepnorm.domains.earlier import keep_earlier
 from sepnorm.domains.own_checks import (
-    refuse_different,
+    require_declared,
     require_importable,
     warn_of_copies,
+    warn_of_different,
     warn_of_earlier_code,
     warn_of_same,
 )
@@ -29,6 +31,7 @@ from sepnorm.experiment.launcher_settings import refuse_many_processes
 from sepnorm.experiment.metrics import Metric, Metrics
 from sepnorm.experiment.running import compare as compare_configs
 from sepnorm.experiment.runs import Outcome, record_failure
+from sepnorm.experiment.slugs import run_folder
 from sepnorm.files import make_folder
 from sepnorm.report.progress import training_progress
 from sepnorm.report.terminal import say
@@ -101,7 +104,7 @@ def compare(
 
     Finished runs are not repeated, so the same call continues after an interruption. If a run raises, the others go on,
     with ``"auto"`` those of the same seed. The error at the end names its arm and seed, and the page has the seeds that
-    are complete.
+    are complete. If an arm always fails, call again without it: the others go on, and verdicts stay corrected for it.
 
     Args:
         run: ``run(arm, seed, folder)`` trains one model and returns its metrics by name. Call ``arm.apply(model)`` to
@@ -114,7 +117,8 @@ def compare(
         out: folder for the runs, ``results.json`` and ``report.html``.
         metrics: by name, whether higher is better, as ``{"accuracy": True, "loss": False}``; or ``Metric`` objects.
             Arms are judged by the primary metric, or else the first. Of several primary ones, the first that runs
-            return decides; each other metric must be returned.
+            return decides; each other metric must be returned, and may be NaN. Further names are kept in
+            ``results.json``.
         margin: largest difference that counts as equal; default 1 % of the baseline's mean.
         most: largest number of seeds with ``seeds="auto"``.
         workers: largest number of parallel runs on this machine, which share its cores. With more than one, ``run``
@@ -151,19 +155,18 @@ def compare(
     configs = [build(OwnConfig, {"threads": threads} | parse_arm(arm)) for arm in _several(arms)]
     folder = Path(out)
     make_folder(folder)
-    keep_earlier(folder, [config.arm for config in configs])
+    dropped = keep_earlier(folder, [config.arm for config in configs], ("out=", "arms="))
     warn_of_earlier_code(run, folder)
+    require_declared(declared, [run_folder(folder, config.arm, seed) for config in configs for seed in range(count)])
     recipe = OwnRecipe(run, declared)
 
     def checked() -> Comparison:
         with training_progress(quiet) as watch:
             found = compare_configs(
                 recipe.opened, declared, configs[0], configs, range(count), folder, launcher, watch, margin, adaptive,
-                workers,
+                workers, dropped,
             )  # fmt: skip
-        refuse_different(found)
-        if (missing := declared.missing(found.keys)) is not None:
-            raise SepNormError(f"no run gave {missing.key!r}: they gave {', '.join(found.keys)}.")
+        warn_of_different(found)
         return found
 
     found, page = run_and_write(checked, folder, f"Shared and separate norms: {name}")
@@ -251,10 +254,11 @@ class OwnRecipe:
                 number, wrong = None, f"as {_short(value)}, which is no number."
             except OverflowError:
                 number, wrong = None, "as a number that is too large for a float."
-            if wrong and self.declared.declares(str(key)):
+            metric = self.declared.find(str(key))
+            if wrong and self.declared.declares(metric.key) and (metric.primary or number is None):
                 raise RunFailedError(f"{which} gave {key!r} {wrong}")
-            if number is not None:  # of others, words are left out, and what is not finite is kept as unknown
-                metrics[str(key)] = math.nan if wrong else number
+            if number is not None:  # words are left out, and what is not finite is kept as unknown
+                metrics[metric.key] = math.nan if wrong else number
         return metrics
 
 

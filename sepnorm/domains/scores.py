@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sepnorm.arguments import number
+from sepnorm.arguments import number, whole
 from sepnorm.data.tables import rows_of_file
 from sepnorm.domains.comparison import write_comparison_folder
 from sepnorm.domains.own_checks import warn_of_copies
 from sepnorm.domains.own_training import OwnConfig, declare
 from sepnorm.errors import SepNormError, nearest
 from sepnorm.experiment.comparison import Arm, Comparison
-from sepnorm.experiment.metrics import Metric
+from sepnorm.experiment.metrics import Metric, Metrics
+from sepnorm.experiment.sequential import FIRST
 from sepnorm.files import make_folder, require_file
 
 _LONG = {"metric", "value"}
@@ -26,6 +27,7 @@ def compare_scores(
     metrics: Mapping[str, bool] | Sequence[Metric],
     margin: float | None = None,
     baseline: str | None = None,
+    most: int | None = None,
 ) -> tuple[Comparison, Path]:
     """Compares the arms of a table of scores, and writes results and a page.
 
@@ -37,6 +39,8 @@ def compare_scores(
             the first.
         margin: largest difference that counts as equal; default 1 % of the baseline's mean.
         baseline: name of the arm to compare with; default the first one in the table.
+        most: largest number of seeds, if you added seeds in their order and stopped when you liked; set it before the
+            first run. By default the number of seeds was fixed in advance.
 
     Returns:
         The comparison and the path of the page.
@@ -46,8 +50,9 @@ def compare_scores(
     """
     declared = declare(metrics)
     margin = None if margin is None else number(margin, "margin", least=0)
+    most = None if most is None else whole(most, "most", least=FIRST)
     path = Path(table)
-    values = read_scores(path, {metric.key for metric in declared.declared})
+    values = read_scores(path, declared)
     if baseline is not None and baseline not in values:
         raise SepNormError(f"{path} has no arm {baseline!r}: it has {', '.join(values)}.{nearest(baseline, values)}")
     if len(values) < 2:
@@ -59,11 +64,14 @@ def compare_scores(
         )
     order = sorted(values, key=lambda name: name != baseline) if baseline is not None else list(values)
     config = OwnConfig(data=path.name)
-    found = Comparison([Arm(name, config, values[name]) for name in order], declared, margin)
+    found = Comparison([Arm(name, config, values[name]) for name in order], declared, margin, most)
     primary = found.leading[0].key
     for name, runs in values.items():
         if lacking := [seed for seed, scores in runs.items() if primary not in scores]:
-            raise SepNormError(f"{path} has no {primary} for arm {name!r}, seed {lacking[0]}.")
+            raise SepNormError(
+                f"{path} has no {primary} for arm {name!r}, seed {lacking[0]}: leave that seed of the arm out, and the report "
+                "says so."
+            )
     if not any(found.decisions().values()):
         raise SepNormError(f"{path} has no seed that {order[0]} and another arm share: differences are paired by seed.")
     warn_of_copies(found)
@@ -72,11 +80,12 @@ def compare_scores(
     return found, write_comparison_folder(found, folder, f"Scores of {path.name}")
 
 
-def read_scores(path: Path, declared: Collection[str] = ()) -> dict[str, dict[int, dict[str, float]]]:
-    """Scores by arm, seed and metric. Columns of other metrics than the ``declared`` ones may hold words."""
+def read_scores(path: Path, declared: Metrics) -> dict[str, dict[int, dict[str, float]]]:
+    """Scores by arm, seed and metric. Columns of metrics that are not declared may hold words."""
     require_file(path)
     found: dict[str, dict[int, dict[str, float]]] = {}
-    for count, row in enumerate(rows_of_file(path), 1):
+    for count, cells in enumerate(rows_of_file(path), 1):
+        row = _named(path, cells)
         if count == 1:
             _require_columns(path, row)
         where = f"row {count} of {path}"
@@ -85,20 +94,31 @@ def read_scores(path: Path, declared: Collection[str] = ()) -> dict[str, dict[in
             raise SepNormError(f"{where} names no arm.")
         scores = found.setdefault(arm, {}).setdefault(seed, {})
         long = row.keys() >= _LONG
-        cells = (
+        given = (
             {str(row["metric"]).strip(): row["value"]}
             if long
             else {k: v for k, v in row.items() if k not in ("arm", "seed")}
         )
-        for key, cell in cells.items():
-            if (value := _value(cell, key, where, strict=long or key in declared)) is None:
+        for key, cell in given.items():
+            if (value := _value(cell, key, where, strict=long or declared.declares(key))) is None:
                 continue
+            if not math.isfinite(value) and declared.find(key).primary:
+                raise SepNormError(f"{where} has {cell} for {key}: leave this row out, and the report says so.")
             if key in scores:
                 raise SepNormError(f"{where} has {key} of arm {arm!r}, seed {seed}, a second time.")
             scores[key] = value
     if not found:
         raise SepNormError(f"{path} holds no rows.")
     return found
+
+
+def _named(path: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row by the names of its columns, without spaces around them. The index of pandas has no name and is no metric."""
+    names = [name for column in row if (name := column.strip())]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SepNormError(f"{path} has two columns {twice!r}: rename one of them, or take it out.")
+    return {name: cell for column, cell in row.items() if (name := column.strip())}
 
 
 def _require_columns(path: Path, row: Mapping[str, Any]) -> None:
@@ -126,11 +146,8 @@ def _value(cell: Any, key: str, where: str, strict: bool) -> float | None:
     if cell is None or cell == "":
         return None
     try:
-        value = float(cell)
+        return float(cell)
     except (TypeError, ValueError):
         if not strict:
             return None
         raise SepNormError(f"{where} has {cell!r} for {key}, which is no number.") from None
-    if not math.isfinite(value):
-        raise SepNormError(f"{where} has {cell} for {key}: leave out seeds without a finite value.")
-    return value

@@ -30,7 +30,8 @@ class Arm:
         return {seed: found[metric] for seed, found in self.metrics.items() if metric in found}
 
     def interval(self, metric: str) -> Interval | None:
-        values = list(self.values(metric).values())
+        """The mean over seeds with a finite value; None if there is none."""
+        values = list(finite(self.values(metric)).values())
         return interval(values) if values else None
 
 
@@ -47,7 +48,9 @@ class Comparison:
         most: largest number of seeds, if seeds were added until all arms were decided; None for a fixed number.
         planned: number of seeds, if it was fixed before the first run.
         earlier: numbers of seeds of earlier reports in the same folder, with another number planned.
-        failed: arm and seed of runs that failed. These seeds are left out, and arms of which every run failed.
+        failed: arm and seed of runs that failed. These seeds are left out; and arms of which every run failed, or that
+            were dropped afterwards.
+        changed: what was set anew after an earlier report in the same folder, as ``margin``.
     """
 
     arms: list[Arm]
@@ -57,6 +60,7 @@ class Comparison:
     planned: int | None = None
     earlier: list[int] = field(default_factory=list)
     failed: list[tuple[str, int]] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
 
     @property
     def budget(self) -> int:
@@ -96,7 +100,25 @@ class Comparison:
     def beside(self) -> Metric | None:
         """The metric shown next to the primary one."""
         wanted = self.primary.beside if self.primary is not None else ""
-        return self.declared.find(wanted) if wanted in self.keys else None
+        return self.declared.find(wanted) if wanted and wanted in self.keys else None
+
+    def lacking(self, metric: Metric) -> list[tuple[str, int]]:
+        """Runs without a metric, of seeds that other arms have it for: these seeds are left out.
+
+        Args:
+            metric: the metric. A value that is not finite is none, but for the primary metric: there its arm has no
+                verdict.
+
+        Returns:
+            Arm and seed of each, for the arms that share a seed with the baseline.
+        """
+        found = {arm.name: arm.values(metric.key) for arm in self.arms}
+        if metric != self.primary:
+            found = {name: finite(values) for name, values in found.items()}
+        baseline = found[self.arms[0].name]
+        found = {name: values for name, values in found.items() if values.keys() & baseline.keys()}
+        seeds = sorted({seed for values in found.values() for seed in values})
+        return [(name, seed) for name, values in found.items() for seed in seeds if seed not in values]
 
     def judged(self, arm: Arm) -> list[dict[str, float]]:
         """What the runs of an arm measured in declared metrics of which one direction is better, by seed.
@@ -108,7 +130,8 @@ class Comparison:
             These metrics of each run. Others, such as the time of a run, differ between copies of one run as well.
         """
         keys = {key for key in self.keys if self.declared.find(key).higher_is_better is not None}
-        return [{key: found[key] for key in found.keys() & keys} for _, found in sorted(arm.metrics.items())]
+        runs = [found for _, found in sorted(arm.metrics.items())]
+        return [{key: found[key] for key in found.keys() & keys if math.isfinite(found[key])} for found in runs]
 
     @property
     def copies(self) -> bool:
@@ -125,12 +148,13 @@ class Comparison:
             to: the other arm; default the baseline.
 
         Returns:
-            The difference ``arm - to``; None if they share no seed or the metric is not comparable.
+            The difference ``arm - to`` over the seeds for which both have a finite value; None if there is none, or the
+            metric is not comparable.
         """
         baseline = to or self.arms[0]
         if not comparable(arm, baseline, metric):
             return None
-        return difference(arm.values(metric.key), baseline.values(metric.key), None)
+        return difference(finite(arm.values(metric.key)), finite(baseline.values(metric.key)), None)
 
     def margin_to(self) -> float:
         """The margin within which any difference of two arms in the primary metric counts as equal.
@@ -211,9 +235,11 @@ class Comparison:
             "baseline": self.arms[0].name,
             "primary": None if primary is None else primary.key,
             "margin": self.margin_to(),
+            "given_margin": self.margin,
             "most_seeds": self.most,
             "planned_seeds": self.budget,
             "earlier_looks": self.earlier,
+            "changed_after_report": self.changed,
             "failed": [{"arm": name, "seed": seed} for name, seed in self.failed],
             "decisions": {
                 name: {
@@ -230,27 +256,34 @@ class Comparison:
         }
 
     def _arm(self, arm: Arm) -> dict[str, Any]:
+        """One arm. Its difference in the primary metric stands in ``decisions`` alone, with the interval that holds."""
         summary: dict[str, Any] = {}
         for key in self.keys:
             if (found := arm.interval(key)) is None:
                 continue
             summary[key] = {"mean": found.mean, "half_width_95": found.half, "seeds": found.count}
-            gap = None if arm is self.arms[0] else self.difference(arm, self.declared.find(key))
+            metric = self.declared.find(key)
+            gap = None if arm is self.arms[0] or metric == self.primary else self.difference(arm, metric)
             if gap is not None:
                 summary[key]["difference"] = {"mean": gap.mean, "half_width_95": gap.half}
         return {"name": arm.name, "config": arm.config.model_dump(), "metrics": summary, "seeds": arm.metrics}
 
 
 def by_mean(arms: Sequence[Arm], metric: Metric) -> list[Arm]:
-    """Arms by mean, best first; arms without a value come last."""
+    """Arms by mean, best first; arms that lack a finite value of a seed come last."""
 
     def place(arm: Arm) -> float:
         found = arm.interval(metric.key)
-        if found is None or math.isnan(found.mean):
+        if found is None or found.count < len(arm.values(metric.key)):
             return math.inf
         return found.mean if metric.higher_is_better is False else -found.mean
 
     return sorted(arms, key=place)
+
+
+def finite(values: Mapping[int, float]) -> dict[int, float]:
+    """The values that are finite, by seed."""
+    return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> dict[int, float]:

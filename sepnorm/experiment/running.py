@@ -44,13 +44,15 @@ def compare(
     margin: float | None = None,
     adaptive: bool = False,
     workers: int | None = None,
+    dropped: Sequence[tuple[str, int]] = (),
 ) -> Comparison:
     """Runs every config with every seed; the first config is the baseline. Finished runs are read, not repeated.
 
     ``recipe(base)`` reads the data and runs configs; ``launchers.run_jobs`` says where, and how many at a time,
     ``workers`` at most. ``watch`` receives their progress. With ``adaptive``, seeds are added, all arms of a seed
     together, until every arm is decided or a run fails; ``seeds`` is then the largest set. If runs fail, the others
-    are finished, and an ``UnfinishedComparisonError`` has the seeds that are complete.
+    are finished, and an ``UnfinishedComparisonError`` has the seeds that are complete. ``dropped`` are arm and seed of
+    failed runs, of arms that were planned and are left out of ``configs``: verdicts stay corrected for them.
     """
     names = arm_names(configs)
     margin = None if margin is None else number(margin, "margin", least=0)
@@ -63,7 +65,7 @@ def compare(
             for arm in found:
                 _read_run(arm, seed, every[seed][arm.name])
         most, planned = (len(seeds), None) if adaptive else (None, len(seeds))
-        return Comparison(found, metrics, margin, most, planned)
+        return Comparison(found, metrics, margin, most, planned, failed=list(dropped))
 
     def finished() -> dict[int, set[str]]:
         """Names of the arms that are finished, by seed."""
@@ -89,7 +91,7 @@ def compare(
         if not shared or len(arms) < 2 or names[0] not in arms:
             return None
         found = read(shared, arms)
-        found.failed = news.failed
+        found.failed += news.failed
         return found
 
     def jobs() -> Iterator[Job]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sepnorm.experiment.comparison import Arm, Comparison, by_mean, comparable
 from sepnorm.experiment.decisions import Decision
 from sepnorm.experiment.metrics import LOSS, Metric
@@ -41,24 +43,51 @@ def verdict_parts(comparison: Comparison) -> tuple[str, list[str], str]:
             f"of {len(found)} arms {', '.join(counts)}",
             f"{best}, with the best mean, is {clause(found[best], comparison.most)}",
         ]
-    if missing := [arm.name for arm in comparison.arms[1:] if arm.name not in found]:
-        clauses.append(f"{', '.join(missing)} gave no finite values in a seed of {comparison.arms[0].name}")
+    unjudged: dict[str, list[str]] = {}
+    for arm in comparison.arms[1:]:
+        if arm.name not in found:
+            unjudged.setdefault(why_unjudged(arm, comparison.arms[0], metric), []).append(arm.name)
+    clauses += [f"{', '.join(names)}: {why}" for why, names in unjudged.items()]
     return note, clauses, _best(comparison, metric)
 
 
+def why_unjudged(arm: Arm, to: Arm, metric: Metric) -> str:
+    """Why there is no verdict on an arm by the primary metric."""
+    if arm.values(metric.key).keys().isdisjoint(to.values(metric.key)):
+        return f"no seed in common with {to.name}"
+    return f"no finite value in a seed of {to.name}"
+
+
 def _unfinished(comparison: Comparison) -> str:
-    """Which runs failed, and what that means for verdicts; empty if none did."""
+    """Which runs failed or have no score, and what that means for verdicts; empty if there are none."""
+    note, metric = "", comparison.primary
+    here = {arm.name for arm in comparison.arms}
+    if failed := [run for run in comparison.failed if run[0] in here]:
+        note = (
+            f"Unfinished: {_named(failed)} failed. Seeds with a failed run are left out, so verdicts do not hold if failing "
+            "depends on the arm. "
+        )
+    if gone := [run for run in comparison.failed if run[0] not in here]:
+        note += f"Arms left out because runs failed: {_named(gone)}. Verdicts are corrected for them too. "
+    if metric is not None and (lacking := comparison.lacking(metric)):
+        note += (
+            f"Without {metric.name}: {_named(lacking)}. Such seeds are left out of differences, so verdicts do "
+            "not hold if failing depends on the arm. "
+        )
+    return note
+
+
+def _named(runs: Sequence[tuple[str, int]]) -> str:
+    """``bn, seeds 2, 3; rms, seed 2``, some of them if there are many."""
     seeds: dict[str, list[str]] = {}
-    for name, seed in comparison.failed:
+    for name, seed in runs:
         seeds.setdefault(name, []).append(str(seed))
-    if not seeds:
-        return ""
-    runs = [f"{name}, seed{'s' * (len(each) > 1)} {', '.join(each)}" for name, each in seeds.items()]
-    more = f", and runs of {len(runs) - FEW} more arms" if len(runs) > FEW else ""
-    return (
-        f"Unfinished: {'; '.join(runs[:FEW])}{more} failed. Seeds with a failed run are left out, so verdicts do not hold if "
-        "failing depends on the arm. "
-    )
+    said = []
+    for name, each in seeds.items():
+        more = f" and {len(each) - FEW} more" if len(each) > FEW else ""
+        said.append(f"{name}, seed{'s' * (len(each) > 1)} {', '.join(each[:FEW])}{more}")
+    more = f", and runs of {len(said) - FEW} more arms" if len(said) > FEW else ""
+    return f"{'; '.join(said[:FEW])}{more}"
 
 
 def _best(comparison: Comparison, metric: Metric) -> str:
@@ -68,7 +97,8 @@ def _best(comparison: Comparison, metric: Metric) -> str:
     said = []
     for each in (metric, comparison.beside):
         arm = by_mean(comparison.arms, each)[0]
-        said.append(f"{each.name} {arm.interval(each.key)} ({arm.name})")
+        if (mean := arm.interval(each.key)) is not None:
+            said.append(f"{each.name} {mean} ({arm.name})")
     return f" Best means: {', '.join(said)}."
 
 
@@ -112,9 +142,10 @@ def explanation(comparison: Comparison) -> str:
             f"Equal means that the interval lies within ±{margin}. Other columns are exploratory and have no verdict. "
         )
     if comparison.most is not None:
-        ended = "a run failed" if comparison.failed else "every arm was decided"
+        cut = comparison.failed and not comparison.decided and len(comparison.arms[0].metrics) < comparison.most
+        ended = "a run failed" if cut else "every arm was decided"
         note += (
-            f"Seeds were added until {ended}, {comparison.most} at most; intervals of the primary metric allow for "
+            f"Seeds were added until {ended}, {comparison.most} at most; intervals of differences in the primary metric allow for "
             "looking after every seed. An arm keeps the difference and interval of the seeds that decided it; means and dots "
             "are of all seeds. "
         )
@@ -124,6 +155,16 @@ def explanation(comparison: Comparison) -> str:
             f"The folder held a report on {counts} seeds before this one: verdicts come from more than one look, and the 95 % do "
             "not hold. "
         )
+    if comparison.changed:
+        verb = "were" if len(comparison.changed) > 1 else "was"
+        note += (
+            f"The {' and the '.join(comparison.changed)} {verb} set anew after a report in this folder: verdicts come from more "
+            "than one look, and the 95 % do not hold. "
+        )
+    lacking = {each.name: comparison.lacking(each) for each in comparison.columns if each != comparison.primary}
+    if said := [f"{name} of {_named(runs)}" for name, runs in lacking.items() if runs]:
+        more = f" and {len(said) - FEW} more metrics" if len(said) > FEW else ""
+        note += f"Not finite or missing, and left out: {'; '.join(said[:FEW])}{more}. "
     if not all(comparable(arm, comparison.arms[0], LOSS) for arm in comparison.arms):
         note += "The loss has the uniformity term in it, so that of arms with another lambda is not compared. "
     uniformity = any(metric.key == "cls_uniformity" for metric in comparison.columns)

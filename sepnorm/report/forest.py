@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sepnorm.experiment.comparison import Arm, Comparison, paired
 from sepnorm.report.arms import Style, kind_of, styles
-from sepnorm.report.comparison_words import verdict_of
+from sepnorm.report.comparison_words import verdict_of, why_unjudged
 from sepnorm.report.page import typeset
 from sepnorm.report.selection import references, shown_arms
 
@@ -106,8 +106,10 @@ def _row(comparison: Comparison, arm: Arm, to: Arm, scale: _Scale, ground: str, 
         for seed, gap in _gaps(comparison, arm, to).items()
         if math.isfinite(gap)
     )
-    said = "no finite values"
-    if decision is not None:
+    if decision is None:
+        assert comparison.primary is not None
+        said = html.escape(why_unjudged(arm, to, comparison.primary))
+    else:
         if math.isfinite(decision.high - decision.low):
             marks += f'<line class="interval" x1="{scale(decision.low)}" x2="{scale(decision.high)}" y1="{_MEAN}" y2="{_MEAN}"/>'
             marks += "".join(

@@ -57,17 +57,22 @@ def comparison_rows(comparison: Comparison) -> Table:
 
 
 def difference_rows(comparison: Comparison, to: Arm) -> Table:
-    """A row per other arm: paired differences with intervals, and the verdict on the primary metric."""
+    """A row per other arm: paired differences with intervals, and the verdict on the primary metric.
+
+    The baseline has no row below another arm: that difference stands in the baseline's own table, with its verdict.
+    """
     metrics, decisions = comparison.columns, comparison.decisions(to)
     header = [f"minus {to.name}", *(metric.name for metric in metrics)]
     rows = []
-    for arm in comparison.arms:
+    for arm in comparison.arms[1:]:
         if arm is not to:
-            cells = []
-            for metric in metrics:
-                decision = decisions.get(arm.name) if metric == comparison.primary else None
-                gap = comparison.difference(arm, metric, to)
-                cells.append(str(gap or "") if decision is None else f"{decision} {verdict_of(decision, arm, to)}")
+            decision = decisions.get(arm.name)
+            judged = "" if decision is None else f"{decision} {verdict_of(decision, arm, to)}"
+            # the interval of the primary metric is that of its verdict, which allows for looks and for other arms
+            cells = [
+                judged if metric == comparison.primary else str(comparison.difference(arm, metric, to) or "")
+                for metric in metrics
+            ]
             rows.append([arm.name, *cells])
     return header, rows
 

@@ -121,7 +121,7 @@ def test_no_seed_is_added_after_a_failed_run(tmp_path):
     found = told.value.comparison  # of the arms that have results
     assert [arm.name for arm in found.arms] == ["ln", "bn+ln@final"] and list(found.arms[1].metrics) == [0]
     assert found.failed == [("bn@final", 0)] and found.as_dict()["failed"] == [{"arm": "bn@final", "seed": 0}]
-    assert headline(found).startswith("Unfinished: bn@final, seed 0 failed. Seeds with a failed run are left out")
+    assert headline(found).startswith("Arms left out because runs failed: bn@final, seed 0. Verdicts are corrected")
     assert "Seeds were added until a run failed" in explanation(found)
     assert "corrected for 2 arms (Holm)" in explanation(found)  # the one that failed was planned
 

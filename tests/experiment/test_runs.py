@@ -67,8 +67,10 @@ def test_arms_are_paired_by_seed(tmp_path):
     assert found.arms[0].interval("accuracy").half > 1  # unpaired, the seeds would hide it
     plain = json.loads(json.dumps(found.as_dict()))
     assert plain["primary"] == "accuracy" and plain["decisions"]["bn+ln@final"]["verdict"] == "better"
-    assert plain["arms"][1]["metrics"]["accuracy"]["difference"]["mean"] == pytest.approx(1.001)
-    assert "difference" not in plain["arms"][0]["metrics"]["accuracy"]
+    assert plain["decisions"]["bn+ln@final"]["mean"] == pytest.approx(1.001)
+    assert plain["arms"][1]["metrics"]["uniformity"]["difference"]["mean"] == pytest.approx(-1.001)
+    assert "difference" not in plain["arms"][0]["metrics"]["uniformity"]
+    assert "difference" not in plain["arms"][1]["metrics"]["accuracy"]  # its interval is that of its verdict
 
 
 def test_finished_runs_are_not_repeated_and_new_seeds_are_added(tmp_path):
