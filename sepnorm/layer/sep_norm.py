@@ -57,6 +57,8 @@ class TokenNorm(WideStatistics):
     #: Set by ``convert``: the source of the running model's padding mask, and the replaced module.
     padding: Padding | None = None
     origin: Origin | None = None
+    #: Shape (batch, tokens) of the running model's mask, set only if it has padding on the left.
+    left_padded: tuple[int, ...] | None = None
     #: Set while the batches of one step share their statistics.
     step: StepStatistics | None = None
     _warned = False
@@ -94,6 +96,8 @@ class TokenNorm(WideStatistics):
         """
         if not isinstance(x, Tensor) or not x.is_floating_point() or not self._fits(x.shape):
             raise SepNormError(self._complaint(x))
+        if self.left_padded is not None:
+            self._refuse_left_padding(x.shape)
         cls_norm, token_norm = self._places()
         if padding_mask is not None or self.padding is not None:
             x, padding_mask = self._without_padding(x, token_norm, padding_mask)
@@ -135,6 +139,13 @@ class TokenNorm(WideStatistics):
         # In evaluation keep outputs at padding, so that a layer and its frozen form agree.
         x = zero_padding(x, mask, self.num_cls, self.token_dim, whole=self.training or measures)
         return x, mask if measures else None
+
+    def _refuse_left_padding(self, shape: torch.Size) -> None:
+        if self.left_padded == (shape[1 - self.token_dim], shape[self.token_dim]):
+            raise SepNormError(
+                "a sample of this batch is padded on the left, and a converted norm takes the first position for [CLS]: pad on "
+                'the right, as by tokenizer.padding_side = "right".'
+            )
 
     def _warn_of_one_sample(self, cls_norm: nn.Module | None, call: Call) -> None:
         if isinstance(cls_norm, BATCH_NORMS) and cls_norm.training and not (call.sync or call.step or self._warned):
