@@ -188,7 +188,7 @@ def _require_wide(trained: dict[str, nn.Parameter]) -> None:
         )
     for dtype in narrow.keys() - {torch.bfloat16}:
         raise SepNormError(
-            f"{narrow[dtype]} is in {str(dtype).removeprefix('torch.')} and would become NaN by Adam: call model.float() before "
+            f"{narrow[dtype]} is in {str(dtype).removeprefix('torch.')} and Adam would make it NaN: call model.float() before "
             "tune_special(model, train='cls_norm'), and train under autocast."
         )
 
