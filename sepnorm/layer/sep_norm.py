@@ -15,7 +15,7 @@ from sepnorm.distributed import many
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import fused as fused_path
 from sepnorm.layer.kinds import BATCH_NORMS, Kind, NormSpec, build_norm, wraps_batch_norm
-from sepnorm.layer.padding import OF_THE_MODEL, check_padding, zero_padding
+from sepnorm.layer.padding import OF_THE_MODEL, check_padding, refuse_left_padding, zero_padding
 from sepnorm.layer.plain import plain
 from sepnorm.layer.statistics import MOST_CHANNELS, Call, StepStatistics
 from sepnorm.layer.torch_internals import WideStatistics, in_backward
@@ -97,7 +97,7 @@ class TokenNorm(WideStatistics):
         if not isinstance(x, Tensor) or not x.is_floating_point() or not self._fits(x.shape):
             raise SepNormError(self._complaint(x))
         if self.left_padded is not None:
-            self._refuse_left_padding(x.shape)
+            refuse_left_padding(self.left_padded, x.shape[1 - self.token_dim], x.shape[self.token_dim])
         cls_norm, token_norm = self._places()
         if padding_mask is not None or self.padding is not None:
             x, padding_mask = self._without_padding(x, token_norm, padding_mask)
@@ -139,13 +139,6 @@ class TokenNorm(WideStatistics):
         # In evaluation keep outputs at padding, so that a layer and its frozen form agree.
         x = zero_padding(x, mask, self.num_cls, self.token_dim, whole=self.training or measures)
         return x, mask if measures else None
-
-    def _refuse_left_padding(self, shape: torch.Size) -> None:
-        if self.left_padded == (shape[1 - self.token_dim], shape[self.token_dim]):
-            raise SepNormError(
-                "a sample of this batch is padded on the left, and a converted norm takes the first position for [CLS]: pad on "
-                'the right, as by tokenizer.padding_side = "right".'
-            )
 
     def _warn_of_one_sample(self, cls_norm: nn.Module | None, call: Call) -> None:
         if isinstance(cls_norm, BATCH_NORMS) and cls_norm.training and not (call.sync or call.step or self._warned):

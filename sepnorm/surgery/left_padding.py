@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sepnorm.layer import SepNorm
+from sepnorm.layer.padding import padded_left
 from sepnorm.layer.torch_internals import pre_hooks, remove_hooks, transforms_active
 from sepnorm.surgery.padding import MASK_ARGUMENTS, mask_argument, mask_of, to_padding
 from sepnorm.surgery.pass_context import models_around
@@ -29,7 +30,7 @@ class _LookLeft:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         mask = mask_of(args, kwargs, self.name, self.position)
-        if self._readable(mask) and _padded_left(to_padding(mask, MASK_ARGUMENTS[self.name])):
+        if self._readable(mask) and padded_left(to_padding(mask, MASK_ARGUMENTS[self.name])):
             _tell(module, tuple(mask.shape))
             self.told = True
 
@@ -71,13 +72,6 @@ def allow_left_padding(model: nn.Module) -> None:
     """Removes the hooks of ``refuse_left_padding``."""
     for module in model.modules():
         remove_hooks(module, lambda hook: isinstance(hook, _LookLeft | _Forget))
-
-
-def _padded_left(padding: Tensor) -> bool:
-    """Whether a sample has padding first and tokens behind it. One that is all padding has no [CLS] to lose."""
-    if padding.shape[1] == 0 or not bool(padding[:, 0].any()):
-        return False
-    return bool((padding[:, 0] & ~padding.all(1)).any())
 
 
 def _tell(model: nn.Module, shape: tuple[int, ...] | None) -> None:

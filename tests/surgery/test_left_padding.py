@@ -33,6 +33,17 @@ def test_it_is_refused_under_any_separate_norm(norm, sites):
         changed(input_ids=left()["input_ids"])
 
 
+def test_it_is_refused_in_calibration():
+    model = bert()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(SepNormError, match=MESSAGE):
+        sepnorm.convert(model, "bn+ln", calibrate=[sentences(), left()])
+    assert model.state_dict().keys() == before.keys()
+    sepnorm.convert(model, "bn+ln")
+    with pytest.raises(SepNormError, match=MESSAGE):
+        sepnorm.calibrate(model, [sentences(), left()])
+
+
 def test_it_is_refused_by_position_and_after_saving(tmp_path):
     model = bert()
     sepnorm.convert(model, "bn+ln", calibrate=[sentences()])
