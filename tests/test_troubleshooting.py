@@ -155,6 +155,23 @@ case("differs between heads or queries")(
 case("would be for vectors")(lambda here: sepnorm.tune_special(bert(), train="cls_norm", name="sst2"))
 
 
+@case("and Adam would make it NaN")
+def _(here: Here) -> None:
+    model = bert().half()
+    sepnorm.convert(model, "ln+ln")
+    sepnorm.tune_special(model, train="cls_norm")
+
+
+@case("sorts sentences by length, so a list of sets would not fit them")
+def _(here: Here) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(here.model(), device="cpu")
+    sepnorm.tune_special(model, name="sst2")
+    model.set_special(["sst2", None])
+    model.encode(["cat", "the cat sat"])
+
+
 @case("another one is selected before the backward pass")
 def _(here: Here) -> None:
     model = tuned()
@@ -219,6 +236,13 @@ def _(here: Here) -> None:
     sepnorm.convert(model, "bn+bn")
     batch = sentences()
     model.train()(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"][:, None, None, :])
+
+
+@case("padded on the left, and a converted norm takes the first position for [CLS]")
+def _(here: Here) -> None:
+    model = bert()
+    sepnorm.convert(model, "bn+ln")
+    model(**{key: value.flip(1) for key, value in sentences().items()})
 
 
 @case("gradient checkpointing with batch norm over tokens cannot tell which padding mask belongs to the block")

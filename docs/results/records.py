@@ -233,12 +233,12 @@ def quantity(reference: str) -> Quantity:
 
 
 def within(record: str, arm: str, metric: str, minus: str) -> str:
-    """The difference of two metrics of the same runs, paired by seed."""
+    """The difference of two metrics of the same runs, paired by seed; bold where its interval leaves out 0."""
     found = next(each for each in comparison(record).arms if each.name == arm)
     gap = difference(found.values(metric), found.values(minus), None)
     if gap is None:
         raise LookupError(f"{arm} of {record} has no seed with {metric} and {minus}.")
-    return str(gap)
+    return f"**{gap}**" if abs(gap.mean) > gap.half else str(gap)
 
 
 def _measured(record: str, arm: str, to: str | None, metric: str) -> Quantity:

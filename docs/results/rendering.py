@@ -161,17 +161,17 @@ def overview(page: Path, front: bool) -> str:
 
 @cache
 def poolings(page: Path) -> str:
-    """[CLS], mean and moments of the same models, with ``ln`` and with separate norms, and what moments gain over [CLS]."""
-    header = ["data, score", "norm", "[CLS]", "mean", "moments", "moments minus [CLS]"]
+    """[CLS] of a model, and what the mean of tokens and moments gain over it, with ``ln`` and with separate norms."""
+    header = ["data, score", "norm", "[CLS]", "mean minus [CLS]", "moments minus [CLS]", "moments minus mean"]
     rows = []
     for row in POOLINGS:
         if row.record not in records.names():
             continue
         for arm in ("ln", row.separate):
-            of = [f"{prefix}{row.metric}" for prefix in (row.prefix, "mean_", "moments_")]
-            scores = [f"{records.quantity(f'{row.record}: {arm}, {metric}')}" for metric in of]
-            gap = records.within(row.record, arm, of[2], of[0])
-            rows.append([f"{_link(row, page)}, {row.name}", f"`{arm.partition('@')[0]}`", *scores, gap])
+            cls, mean, moments = (f"{prefix}{row.metric}" for prefix in (row.prefix, "mean_", "moments_"))
+            score = f"{records.quantity(f'{row.record}: {arm}, {cls}')}"
+            gaps = [records.within(row.record, arm, *pair) for pair in ((mean, cls), (moments, cls), (moments, mean))]
+            rows.append([f"{_link(row, page)}, {row.name}", f"`{arm.partition('@')[0]}`", score, *gaps])
     return _dense(header, rows)
 
 

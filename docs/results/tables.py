@@ -44,6 +44,17 @@ class Table:
     def _of(self, words: str) -> str:
         return f"python {words}" if self.kind == "script" else f"sepnorm {words}"
 
+    @property
+    def study(self) -> str:
+        """Name of the study, which is that of its pages."""
+        return self.words.split()[1]
+
+    @property
+    def scale(self) -> str:
+        """Scale of the study."""
+        words = self.words.split()
+        return words[words.index("--scale") + 1] if "--scale" in words else "demo"
+
     def needs(self) -> list[str]:
         return re.findall(r"\{([^}]+)\}", self.words)
 
@@ -90,6 +101,9 @@ TABLES = {
         "--set max_atoms=128 --set epochs=1 --set learning_rate=1e-3"
     ),
     **{name: Table(f"study {name}") for name, study in STUDIES.items() if study.ours},
+    "mixture-small": Table(
+        "study mixture --scale small --data cifar10-steps={cifar10_jpeg.parquet} --data flowers-steps={flowers51.parquet}"
+    ),
     "tuning": Table("study tuning --data transfer={transfer}"),
     "bench": Table("benchmarks/norm_overhead.py"),
     "bench-images": Table("benchmarks/images.py --rounds 3 --steps 6"),
@@ -117,7 +131,7 @@ TABLES = {
 PENDING = set(
     """
     digits digits-lambda flowers51-25 flowers51-100 cifar10 wikipedia
-    seeds sites batch-size momentum num-cls rms probe pooling whitening calibration tuning bench
+    seeds sites batch-size momentum num-cls rms mixture-small probe pooling whitening calibration tuning bench
     bench-images bench-text bench-molecules bench-mixture bench-pooling pooling-sketch bench-healing bench-monitor
     bench-workers bench-streaming bench-processes bench-layer bench-previous cost-model bench-accumulation
     bench-accumulation-probes decisions pretrained healing
@@ -167,6 +181,7 @@ class Pooled:
     prefix: str = "cls_"  #: of the metric of [CLS]
 
 
+_MOLECULES = "results/molecules.md#zinc-250k"
 #: The table of poolings, in this order; lines without a record are left out.
 POOLINGS = [
     Pooled("digits, 16 epochs", "results/images.md#digits", "demo", "linear_top1", "linear probe"),
@@ -175,9 +190,11 @@ POOLINGS = [
     Pooled("CIFAR-10, 12 epochs", "results/images.md#cifar-10", "cifar10", "linear_top1", "linear probe"),
     Pooled("STS-B and SICK-R", "results/text.md#wikipedia", "wikipedia", "sts_average", "Spearman", "bn+ln@final"),
     Pooled("Lee corpus", "results/text.md#lee-corpus", "lee", "sts_average", "Spearman", "bn+ln@final"),
-    Pooled("ZINC-250k", "results/molecules.md#zinc-250k", "moleculenet", "probe_mae", "MAE (lower)", "bn+ln@final", ""),
-    Pooled("ESOL", "results/molecules.md#zinc-250k", "moleculenet", "probe_esol_rmse", "RMSE (lower)", "bn+ln@final", ""),
-    Pooled("BBBP", "results/molecules.md#zinc-250k", "moleculenet", "probe_bbbp_roc_auc", "ROC AUC", "bn+ln@final", ""),
+    Pooled("ZINC-250k", _MOLECULES, "moleculenet", "probe_mae", "MAE (lower)", "bn+ln@final", ""),
+    Pooled("ESOL", _MOLECULES, "moleculenet", "probe_esol_rmse", "RMSE (lower)", "bn+ln@final", ""),
+    Pooled("FreeSolv", _MOLECULES, "moleculenet", "probe_freesolv_rmse", "RMSE (lower)", "bn+ln@final", ""),
+    Pooled("Lipophilicity", _MOLECULES, "moleculenet", "probe_lipophilicity_rmse", "RMSE (lower)", "bn+ln@final", ""),
+    Pooled("BBBP", _MOLECULES, "moleculenet", "probe_bbbp_roc_auc", "ROC AUC", "bn+ln@final", ""),
 ]  # fmt: skip
 
 

@@ -31,6 +31,22 @@ def check_padding(padding: Any, batch: int, tokens: int, name: str = "padding_ma
         )
 
 
+def padded_left(padding: Tensor) -> bool:
+    """Whether a sample has padding first and tokens behind it. One that is all padding has no [CLS] to lose."""
+    if padding.shape[1] == 0 or not bool(padding[:, 0].any()):
+        return False
+    return bool((padding[:, 0] & ~padding.all(1)).any())
+
+
+def refuse_left_padding(left_padded: tuple[int, ...], batch: int, tokens: int) -> None:
+    """Raises if a mask with padding on the left, of the shape ``left_padded``, is one of these tokens."""
+    if left_padded == (batch, tokens):
+        raise SepNormError(
+            "a sample of this batch is padded on the left, and a converted norm takes the first position for [CLS]: pad on "
+            'the right, as by tokenizer.padding_side = "right".'
+        )
+
+
 def in_layout(padding: Tensor, token_dim: int) -> Tensor:
     """The mask in the layout of the tokens: (batch, tokens, 1), or (tokens, batch, 1) with ``token_dim=0``."""
     return (padding if token_dim == 1 else padding.t()).unsqueeze(-1)

@@ -15,7 +15,7 @@ from sepnorm.distributed import many
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import fused as fused_path
 from sepnorm.layer.kinds import BATCH_NORMS, Kind, NormSpec, build_norm, wraps_batch_norm
-from sepnorm.layer.padding import OF_THE_MODEL, check_padding, zero_padding
+from sepnorm.layer.padding import OF_THE_MODEL, check_padding, refuse_left_padding, zero_padding
 from sepnorm.layer.plain import plain
 from sepnorm.layer.statistics import MOST_CHANNELS, Call, StepStatistics
 from sepnorm.layer.torch_internals import WideStatistics, in_backward
@@ -57,6 +57,8 @@ class TokenNorm(WideStatistics):
     #: Set by ``convert``: the source of the running model's padding mask, and the replaced module.
     padding: Padding | None = None
     origin: Origin | None = None
+    #: Shape (batch, tokens) of the running model's mask, set only if it has padding on the left.
+    left_padded: tuple[int, ...] | None = None
     #: Set while the batches of one step share their statistics.
     step: StepStatistics | None = None
     _warned = False
@@ -94,6 +96,8 @@ class TokenNorm(WideStatistics):
         """
         if not isinstance(x, Tensor) or not x.is_floating_point() or not self._fits(x.shape):
             raise SepNormError(self._complaint(x))
+        if self.left_padded is not None:
+            refuse_left_padding(self.left_padded, x.shape[1 - self.token_dim], x.shape[self.token_dim])
         cls_norm, token_norm = self._places()
         if padding_mask is not None or self.padding is not None:
             x, padding_mask = self._without_padding(x, token_norm, padding_mask)

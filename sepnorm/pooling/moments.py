@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sepnorm.arguments import number, require_floats, whole
 from sepnorm.errors import SepNormError, require_known
+from sepnorm.layer.torch_internals import transforms_active
 from sepnorm.pooling.powers import EigenPower, inverse_root, shift_of
 
 ROOTS = ("auto", "eigen", "newton")
@@ -27,7 +28,7 @@ def moment_matrix(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         (batch, 1 + dim, 1 + dim), in float32, or float64 for float64 tokens.
 
     Raises:
-        SepNormError: if ``tokens`` or ``mask`` has another shape or dtype.
+        SepNormError: if ``tokens`` or ``mask`` has another shape or dtype, or the mask leaves a sample without tokens.
 
     >>> moment_matrix(torch.tensor([[[1.0], [3.0]]])).round()
     tensor([[[1., 2.],
@@ -45,8 +46,20 @@ def _rows(tokens: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return nn.functional.pad(tokens, (1, 0), value=1.0) * tokens.shape[1] ** -0.5
     keep = check_mask(tokens, mask)
+    _require_tokens(keep)
     rows = nn.functional.pad(tokens.masked_fill(~keep, 0), (1, 0), value=1.0)
     return rows * (keep / keep.sum(1, keepdim=True).clamp(min=1)).sqrt().to(rows.dtype)
+
+
+def _require_tokens(keep: Tensor) -> None:
+    """Raises for a sample without tokens, whose moments would be zero. Graphs that are compiled or traced cannot."""
+    if torch.compiler.is_compiling() or transforms_active():
+        return
+    if not bool((some := keep.any(1)).all()):
+        place = int((~some.flatten()).nonzero()[0])
+        raise SepNormError(
+            f"the mask leaves sample {place} of {len(keep)} without tokens, and nothing has no moments: leave the sample out."
+        )
 
 
 def check_tokens(tokens: Tensor) -> None:
@@ -140,8 +153,9 @@ class MomentPool(nn.Module):
         """Pools tokens to vectors (batch, out_dim).
 
         Args:
-            tokens: (batch, tokens, dim), at least two tokens.
-            mask: (batch, tokens), true or 1 for tokens, false or 0 for padding. By default every token counts.
+            tokens: (batch, tokens, dim), at least two tokens, of which some may be padding.
+            mask: (batch, tokens), true or 1 for tokens, false or 0 for padding. By default every token counts. A sample
+                with a single token has the moments of this token; one without tokens raises.
 
         Returns:
             (batch, out_dim), with ``out_dim`` = ``sketch`` or (dim + 1)(dim + 2) / 2. In float32, or float64 for float64
@@ -153,8 +167,8 @@ class MomentPool(nn.Module):
         """The moment matrix raised to ``power``, before it is flattened.
 
         Args:
-            tokens: (batch, tokens, dim), at least two tokens.
-            mask: (batch, tokens), true or 1 for tokens, false or 0 for padding. By default every token counts.
+            tokens: (batch, tokens, dim), as for ``forward``.
+            mask: (batch, tokens), as for ``forward``.
 
         Returns:
             (batch, 1 + dim, 1 + dim), in float32, or float64 for float64 tokens.

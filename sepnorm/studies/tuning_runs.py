@@ -24,6 +24,7 @@ from sepnorm.domains.text.tokens import Tokens
 from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.experiment.runs import Outcome
 from sepnorm.surgery.conversion import convert
+from sepnorm.surgery.saving import safetensors
 from sepnorm.training.configs import ArmConfig
 from sepnorm.training.trainer import Report
 from sepnorm.tuning import tune_special
@@ -100,22 +101,14 @@ class TuningRecipe:
         model, _ = self.start.fresh(PRESETS["demo"])
         scored = self.parts["validation" if config.choosing else "test"]
         if config.method == "linear":
-            return self._outcome(self._probe(model, order, scored), self.head_size(model), 0, None)
+            head = nn.Linear(model.config.hidden_size, len(self.classes))
+            return _outcome(self._probe(model, order, scored), 0, file_size(head), None)
         classifier, tuned, quickest = self.train(model, config, order, report)
         classifier.eval()
         with torch.no_grad():
             parts = [classifier(**self.tokens.batch(rows)).argmax(1) for rows in scored.split(_EVALUATED)]
         accuracy = float((torch.cat(parts) == self.labels[scored]).double().mean())
-        return self._outcome(accuracy, self.head_size(model), tuned, quickest)
-
-    def _outcome(self, accuracy: float, head: int, tuned: int, quickest: float | None) -> Outcome:
-        metrics = {"accuracy": accuracy, "tuned_parameters": float(tuned), "bytes": 4.0 * (tuned + head)}
-        if quickest is not None:
-            metrics["seconds_a_step"] = quickest
-        return Outcome(metrics, [], {}, lambda place: place.mkdir(parents=True, exist_ok=True))
-
-    def head_size(self, model: Any) -> int:
-        return (model.config.hidden_size + 1) * len(self.classes)
+        return _outcome(accuracy, tuned, file_size(classifier), quickest)
 
     def _probe(self, model: Any, train: Tensor, scored: Tensor) -> float:
         """Accuracy of a logistic regression on frozen [CLS], with the penalty chosen on development data."""
@@ -178,6 +171,19 @@ class TuningRecipe:
         for pool in order.split(_POOL * size):
             found += list(self._by_length(pool).split(size))
         return [found[i] for i in torch.randperm(len(found)).tolist()]
+
+
+def _outcome(accuracy: float, tuned: int, size: int, quickest: float | None) -> Outcome:
+    metrics = {"accuracy": accuracy, "tuned_parameters": float(tuned), "bytes": float(size)}
+    if quickest is not None:
+        metrics["seconds_a_step"] = quickest
+    return Outcome(metrics, [], {}, lambda place: place.mkdir(parents=True, exist_ok=True))
+
+
+def file_size(model: nn.Module) -> int:
+    """Bytes of a safetensors file of what is trained, the head included."""
+    trained = {name: p.detach().contiguous() for name, p in model.named_parameters() if p.requires_grad}
+    return len(safetensors().save(trained))
 
 
 def seconds_a_step(base: TuningConfig, method: str) -> float:

@@ -19,7 +19,7 @@ from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import ScaleShift, TokenNorm
 from sepnorm.layer.batch_rules import BatchRules
 from sepnorm.layer.kinds import BATCH_NORMS, batch_rules
-from sepnorm.layer.padding import rows_that_count
+from sepnorm.layer.padding import padded_left, refuse_left_padding, rows_that_count
 from sepnorm.surgery import model_call
 from sepnorm.surgery.padding import PaddingContext
 from sepnorm.surgery.weights import require_values, require_weights, require_whole
@@ -99,6 +99,8 @@ def measure_norms(
 
     def watch(path: str, token_dim: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            if "cls" in found[path] and context.value is not None and padded_left(context.value):
+                refuse_left_padding(tuple(context.value.shape), output.shape[1 - token_dim], output.shape[token_dim])
             for part, matched in found[path].items():
                 matched.before.add(rows_that_count(args[0], part, num_cls, token_dim, context.value))
                 matched.after.add(rows_that_count(output, part, num_cls, token_dim, context.value))

@@ -16,6 +16,7 @@ from sepnorm.layer.torch_internals import is_compiled
 from sepnorm.surgery.calibration import Matched, measure_norms
 from sepnorm.surgery.choice import Choice, choose, require_choice
 from sepnorm.surgery.config_trace import write_trace
+from sepnorm.surgery.left_padding import allow_left_padding
 from sepnorm.surgery.padding import contexts
 from sepnorm.surgery.replacement import build_layer, replace_modules, restore_fast_path, settle, spec_of
 from sepnorm.surgery.reports import ConversionReport, SiteReport
@@ -51,7 +52,8 @@ def convert(
         calibrate: batches of ordinary inputs, a few hundred samples or more. Batch norms then start with the statistics
             of this data, and with the weights that reproduce the old outputs on average, so that a pretrained model
             keeps working. By default running statistics start at mean 0 and variance 1.
-        num_cls: number of leading tokens that count as [CLS].
+        num_cls: number of leading tokens that count as [CLS]. So text is padded on the right: the converted model refuses
+            an attention mask with padding on the left.
         components: number of components of mixture norms. By default three.
 
     Returns:
@@ -142,6 +144,7 @@ def revert(model: nn.Module) -> ConversionReport:
         back[id(layer)] = old
     for context in list(contexts(model)):
         context.detach(model)
+    allow_left_padding(model)
     replace_modules(model, back)
     restore_fast_path(model)
     write_trace(model)

@@ -49,7 +49,7 @@ class PaddingContext(PassContext):
     def attach(self, model: nn.Module, norms: list[nn.Module]) -> None:
         """Hooks every model around ``norms`` that takes a padding mask, so that it sets the mask here while it runs."""
         for module in models_around(model, norms):
-            argument = _mask_argument(module)
+            argument = mask_argument(module)
             if argument is not None:
                 self._holders.add(id(module))
                 module.register_forward_pre_hook(_Enter(self, *argument), with_kwargs=True)
@@ -68,10 +68,7 @@ class _Enter:
         self.context, self.name, self.position = context, name, position
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        value = kwargs.get(self.name, args[self.position] if self.position < len(args) else None)
-        # timm and sentence-transformers pass the batch as one mapping
-        if value is None and args and isinstance(args[0], Mapping):
-            value = args[0].get(self.name)
+        value = mask_of(args, kwargs, self.name, self.position)
         context = self.context
         if isinstance(value, Tensor) and value.dim() == 2:
             padding = to_padding(value, MASK_ARGUMENTS[self.name])
@@ -93,11 +90,21 @@ def contexts(model: nn.Module) -> Iterator[PaddingContext]:
     yield from seen.values()
 
 
-def _mask_argument(module: nn.Module) -> tuple[str, int] | None:
+def mask_argument(module: nn.Module) -> tuple[str, int] | None:
+    """Name and position of the argument by which a model takes a padding mask; None if it takes none."""
     names = list(inspect.signature(module.forward).parameters)
     if is_sentence_module(module):  # it takes one mapping
         return "attention_mask", len(names)
     return next(((name, names.index(name)) for name in MASK_ARGUMENTS if name in names), None)
+
+
+def mask_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, position: int) -> Any:
+    """The mask in the arguments of a call, or None."""
+    value = kwargs.get(name, args[position] if position < len(args) else None)
+    # timm and sentence-transformers pass the batch as one mapping
+    if value is None and args and isinstance(args[0], Mapping):
+        value = args[0].get(name)
+    return value
 
 
 def to_padding(mask: Tensor, true_is_padding: bool) -> Tensor:

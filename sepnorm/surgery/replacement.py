@@ -13,6 +13,7 @@ from sepnorm.layer import Origin, ScaleShift, SepNorm, SharedNorm, TokenNorm
 from sepnorm.layer.kinds import BATCH_NORMS, KINDS, NormSpec, kind_of, short_name
 from sepnorm.layer.torch_internals import is_watched
 from sepnorm.surgery.calibration import Matched, match, parts_of
+from sepnorm.surgery.left_padding import refuse_left_padding
 from sepnorm.surgery.padding import PaddingContext
 from sepnorm.surgery.sites import Site
 
@@ -110,6 +111,7 @@ def settle(model: nn.Module) -> None:
         context.attach(model, list(over_tokens))
         for layer in over_tokens:
             layer.padding = context
+    refuse_left_padding(model)
     ours = {id(m) for m in layers}
     for module in model.modules():
         # Torch's fused encoder reads the weights of a norm and never calls it. Both switches are needed.

@@ -27,9 +27,9 @@ def merge(model: nn.Module, example: Any = None) -> ConversionReport | None:
 
     In a post-norm encoder the input of a layer is the output of a norm. There, a vector added at [CLS] equals a bias of
     the [CLS] norm of an ``ln+ln`` conversion; for the first layer this is the norm of the embeddings. What the model
-    returns in evaluation does not change, for batches with [CLS] first. ``hidden_states``, if you ask for them, can: the
-    output of one layer now holds the vector at [CLS] that the next layer added before, because the norm adds it. The
-    last is as it was. A model that computes its output from the others is refused.
+    returns in evaluation does not change, for batches with [CLS] first; padding on the left raises. ``hidden_states``,
+    if you ask for them, can: the output of one layer now holds the vector at [CLS] that the next layer added before,
+    because the norm adds it. The last is as it was. A model that computes its output from the others is refused.
 
     Args:
         model: a model with special vectors. If it is already converted, its [CLS] norms take the vectors, and plain

@@ -207,6 +207,9 @@ class _Enter:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         context, handed = self.context, MASK in kwargs
         mask = kwargs.pop(MASK, None)  # this dict belongs to the call, so that removing a key is safe
+        if args and isinstance(args[0], Mapping) and MASK in args[0]:  # this one does not
+            mask, handed = args[0][MASK] if mask is None else mask, True
+            args = ({key: value for key, value in args[0].items() if key != MASK}, *args[1:])
         if context.depth == 0:
             context.serial += 1
             context.enter(Pass(self.sets()))

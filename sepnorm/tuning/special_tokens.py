@@ -22,7 +22,8 @@ class SpecialTokens(nn.Module):
     """Adds trained vectors to hidden states of special tokens before each layer (Yang et al., Findings of EACL 2023).
 
     ``tune_special`` makes it a child of the model; it acts by hooks on the layers. Each set of vectors is one parameter
-    (layers, kinds, width).
+    (layers, kinds, width). It stays in float32 at least when the model is cast: a narrower type loses small steps, and
+    Adam divides by zero in float16.
 
     Args:
         kinds: kinds of special tokens, in the order of their vectors.
@@ -66,7 +67,7 @@ class SpecialTokens(nn.Module):
 
         Args:
             name: name of the new set.
-            like: tensor whose device and dtype the set takes.
+            like: tensor whose device the set takes. Its dtype is float64 if that of ``like`` is, else float32.
 
         Raises:
             SepNormError: if there is a set of this name.
@@ -75,7 +76,8 @@ class SpecialTokens(nn.Module):
             raise SepNormError(
                 f"there is a set {name!r} already: give another name, or use it by set_special({name!r})."
             )
-        zeros = torch.zeros(self.layers, len(self.kinds), self.width, device=like.device, dtype=like.dtype)
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        zeros = torch.zeros(self.layers, len(self.kinds), self.width, device=like.device, dtype=dtype)
         self.register_parameter(_PREFIX + name, nn.Parameter(zeros))
 
     def use(self, sets: str | Iterable[str | None] | None) -> None:
@@ -183,6 +185,14 @@ class SpecialTokens(nn.Module):
         self.positions.detach(model)
         for module in model.modules():
             remove_hooks(module, lambda hook: isinstance(hook, _Add) and hook.special is self)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        def wide(tensor: Tensor) -> Tensor:
+            new: Tensor = fn(tensor)
+            narrow = new.is_floating_point() and new.dtype.itemsize < 4
+            return tensor.to(new.device, torch.promote_types(tensor.dtype, torch.float32)) if narrow else new
+
+        return super()._apply(wide, recurse)
 
     def extra_repr(self) -> str:
         return f"{', '.join(map(str, self.kinds))}; {self.layers} layers of width {self.width}"

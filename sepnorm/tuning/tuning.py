@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from sepnorm.arguments import number, require_module
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, SepNormWarning
 from sepnorm.layer import SepNorm, TokenNorm
 from sepnorm.surgery.conversion import refuse_wrapped
 from sepnorm.surgery.families import is_sentence_module
@@ -19,6 +21,7 @@ from sepnorm.tuning.freezing import Frozen, frozen_of
 from sepnorm.tuning.layers import find_layers
 from sepnorm.tuning.positions import kinds_of
 from sepnorm.tuning.reports import TuningReport
+from sepnorm.tuning.sorted_sentences import allow_lists, refuse_lists
 from sepnorm.tuning.special_tokens import SpecialTokens, require_name
 
 #: Name of the child module that holds the vectors.
@@ -119,8 +122,12 @@ def tune_special(
     special.add(name, next(layers.calls[0].module.parameters()))
     if new:
         special.train(model.training)
-        _home(model, modules).add_module(CHILD, special)
+        home = _home(model, modules)
+        home.add_module(CHILD, special)
+        if home is not model:  # which would run it as one of its children
+            vars(model)[CHILD] = special
         model.set_special = special.use  # type: ignore[assignment]
+        refuse_lists(model, special)
         special.attach(model, modules)
         _hand_on_padded(model)
     special.use(name)
@@ -162,10 +169,28 @@ def _tune_norms(model: nn.Module, example: Any) -> TuningReport:
         raise SepNormError(
             f"the [CLS] norms of {type(model).__name__} have no weights or biases, so nothing can be trained."
         )
+    _require_wide({name: parameter for name, parameter in model.named_parameters() if name in trained})
     layers = find_layers(model, example)
     _note(model, [call.module for call in layers.calls])
     what = f"weights and biases of {len(norms)} [CLS] norms"
     return _freeze(model, trained, layers.head(model), what, layers.sites.remarks)
+
+
+def _require_wide(trained: dict[str, nn.Parameter]) -> None:
+    """Raises if trained parameters are in float16, where Adam makes them NaN; warns of bfloat16."""
+    narrow = {parameter.dtype: name for name, parameter in trained.items() if parameter.dtype.itemsize < 4}
+    if torch.bfloat16 in narrow:
+        warnings.warn(
+            f"{narrow[torch.bfloat16]} is in bfloat16, whose step at 1 is 0.008: smaller changes of a weight are lost. Train the "
+            "model in float32, under autocast to bfloat16.",
+            SepNormWarning,
+            stacklevel=4,
+        )
+    for dtype in narrow.keys() - {torch.bfloat16}:
+        raise SepNormError(
+            f"{narrow[dtype]} is in {str(dtype).removeprefix('torch.')} and Adam would make it NaN: call model.float() before "
+            "tune_special(model, train='cls_norm'), and train under autocast."
+        )
 
 
 def _note(model: nn.Module, layers: list[nn.Module]) -> None:
@@ -214,6 +239,7 @@ def remove(model: nn.Module) -> None:
 
 def _take_out(model: nn.Module, special: SpecialTokens) -> None:
     special.detach(model)
+    allow_lists(model, special)
     for module in list(model.modules()):
         if getattr(module, CHILD, None) is special:
             delattr(module, CHILD)

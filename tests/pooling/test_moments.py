@@ -170,16 +170,31 @@ def test_the_order_of_tokens_does_not_matter_and_padding_touches_nothing():
     assert padded.grad.isfinite().all() and not padded.grad[:, 7:].any()
 
 
-def test_a_sample_of_one_token_or_none_among_others_is_no_nan():
-    mask = torch.tensor([[True] * 4, [True] + [False] * 3, [False] * 4])
-    x = drawn(3, 4, 3).requires_grad_()
+def test_a_sample_of_one_token_among_others_has_its_moments():
+    mask = torch.tensor([[True] * 4, [True] + [False] * 3])
+    x = drawn(2, 4, 3).requires_grad_()
     for root in ("eigen", "newton"):
         found = MomentPool(3, root=root).matrix(x, mask)
         one = torch.cat([x.new_ones(1), x[1, 0]])
         torch.testing.assert_close(found[1], one * one[:, None] / one.norm(), atol=5e-3, rtol=0)
-        assert not found[2].any()
         found.sum().backward()
         assert x.grad.isfinite().all()
+
+
+def test_a_sample_without_tokens_is_refused():
+    mask, said = torch.tensor([[True] * 4, [False] * 4]), "the mask leaves sample 1 of 2 without tokens"
+    for each in (mask, mask.long(), mask.double()):
+        for pooled in (MomentPool(3), moment_matrix):
+            with pytest.raises(SepNormError, match=said):
+                pooled(drawn(2, 4, 3), each)
+
+
+def test_a_mask_is_not_read_where_it_has_no_values_yet():
+    x, mask, pool = drawn(3, 5, 4), torch.arange(5).expand(3, -1) < torch.tensor([[5], [2], [1]]), MomentPool(4)
+    compiled = torch.compile(pool, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, mask), pool(x, mask))
+    each = torch.vmap(lambda one, keep: moment_matrix(one[None], keep[None])[0])(x, mask)
+    torch.testing.assert_close(each, moment_matrix(x, mask))
 
 
 @pytest.mark.parametrize("root", ["eigen", "newton"])

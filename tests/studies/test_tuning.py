@@ -12,11 +12,13 @@ import torch
 from models import text_model
 
 from sepnorm import SepNormError
+from sepnorm.domains.text.config import PRESETS
 from sepnorm.studies import tuning_runs
 from sepnorm.studies.parts import parts_of
 from sepnorm.studies.plan import STUDIES
 from sepnorm.studies.tuning import base_config, planned, tuning
 from sepnorm.studies.tuning_runs import RATES, TuningConfig, TuningRecipe
+from sepnorm.tuning import save
 
 PEFT = Path(__file__).parents[2] / ".peft"
 
@@ -56,8 +58,22 @@ def test_a_method_trains_what_it_says(base, method, tmp_path):
     assert found["accuracy"] == again["accuracy"] and 0 <= found["accuracy"] <= 1
     sizes = {"linear": 0, "pasta": 2 * 2 * 16, "cls-norm": 4 * 2 * 16}
     assert found["tuned_parameters"] == sizes.get(method, found["tuned_parameters"])
-    assert found["bytes"] == 4 * (found["tuned_parameters"] + 2 * 17)
+    assert 0 < found["bytes"] - 4 * (found["tuned_parameters"] + 2 * 17) < 6000  # the names, of 39 tensors at most
     assert ("seconds_a_step" in found) == (method != "linear")
+
+
+@pytest.mark.parametrize("method", ["pasta", "cls-norm"])
+def test_bytes_are_those_of_the_files_that_a_task_leaves(base, method, tmp_path):
+    from safetensors.torch import save_file
+
+    config = base.changed({"task": "trec", "method": method, "learning_rate": 0.01})
+    recipe = TuningRecipe(config)
+    found = recipe.run(config, tmp_path, None).metrics["bytes"]
+    model, _, _ = recipe.train(recipe.start.fresh(PRESETS["demo"])[0], config, recipe.parts["train"][:32], None)
+    save(model, tmp_path / "vectors")
+    save_file(dict(model.head.named_parameters()), tmp_path / "head.safetensors")
+    files = [tmp_path / "vectors" / "special.safetensors", tmp_path / "head.safetensors"]
+    assert abs(found - sum(file.stat().st_size for file in files)) < 300  # two headers instead of one
 
 
 def test_settings_are_checked_before_anything_is_run(base, monkeypatch, tmp_path):

@@ -12,7 +12,7 @@ import torch
 import transformers as T
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import BERT, bert, sentences, text_model
+from models import BERT, bert, sentences
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -513,23 +513,6 @@ def test_beside_an_adapter_of_peft(monkeypatch):
     torch.testing.assert_close(hidden(adapted, inputs), expected)
     model.set_special(None)
     assert not torch.allclose(hidden(adapted, inputs), expected)
-
-
-def test_a_sentence_transformer_brings_its_tokeniser(tmp_path):
-    library = pytest.importorskip("sentence_transformers")
-    text_model(tmp_path)
-    model = library.SentenceTransformer(str(tmp_path), device="cpu")
-    texts = ["the cat sat", "dog", "a b c d e"]
-    before = model.encode(texts)
-    report = sepnorm.tune_special(model)
-    special = model[0].auto_model.special_tokens  # a child of the model itself would be run after pooling
-    assert [kind.token for kind in special.kinds] == [None, SEP] and not report.head
-    assert (model.encode(texts) == before).all()
-    with torch.no_grad():
-        special.vectors("default")[:, 1] = 1.0  # at [SEP] alone
-    assert abs(model.encode(texts) - before).max() > 1e-3
-    tuning.remove(model)
-    assert (model.encode(texts) == before).all() and not hasattr(model, "set_special")
 
 
 def test_copies_states_casts_and_pickles(tmp_path):

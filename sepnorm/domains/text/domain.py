@@ -35,6 +35,7 @@ METRICS = Metrics(
         Metric("cls_sts_centred", "[CLS] STS, centred", True, shown=False),
         Metric("cls_sts_whitened", "[CLS] STS, whitened", True, shown=False),
         Metric("mean_transfer_average", "mean transfer", True, shown=False),
+        Metric("moments_transfer_average", "moments transfer", True, shown=False),
         Metric("mean_sts_before", "mean STS before training", True, shown=False),
         Metric("mean_sts_centred", "mean STS, centred", True, shown=False),
         Metric("mean_sts_whitened", "mean STS, whitened", True, shown=False),

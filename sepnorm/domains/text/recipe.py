@@ -71,11 +71,8 @@ class TextRecipe:
         model = self.prepare(config)
         before = self.scores(self.vectors(model, self.test_tokens, ("cls", "mean"), self._rated), "sts")
         trained, selection, monitored = self.watched(model, config, folder, report)
-        poolings = ("cls", "mean", "moments") if self._rated else ("cls", "mean")
-        rows = self.vectors(model, self.test_tokens, poolings)
-        # regressions on them would take too long on transfer sets
-        moments = {name: rows.pop(name) for name in poolings[2:]}
-        metrics = self.scores(rows) | self.scores(moments, "sts")
+        rows = self.vectors(model, self.test_tokens, ("cls", "mean", "moments"))
+        metrics = self.scores(rows)
         metrics |= {key.replace("average", "before"): value for key, value in before.items() if "average" in key}
         cls, mean = self.encode(model, self.held_out)
         for way, change in (("centred", centred), ("whitened", whitened)):

@@ -22,7 +22,7 @@ _ASKED, _NEAREST, _LONG = 5, 2, 160
 
 
 def tasks(arms: Sequence[Arm], seed: int) -> Section | None:
-    """Table of scores for each set, by [CLS], mean of tokens and, for rated pairs, moments."""
+    """Table of scores for each set, by [CLS], mean of tokens and moments."""
     keys = list(dict.fromkeys(key for arm in arms for found in arm.metrics.values() for key in found))
     both = [key.removeprefix("cls_") for key in keys if key.startswith("cls_")]
     names = [name for name in both if f"mean_{name}" in keys]  # geometry is measured for [CLS] only

@@ -88,6 +88,7 @@ def test_a_run_leaves_a_model_that_opens_and_gives_a_sentence_one_vector(recipe,
     assert all(math.isfinite(value) for value in metrics.values())
     names = "stsb trec sts_average transfer_average sts_before".split()
     assert {f"{pooling}_{name}" for pooling in ("cls", "mean") for name in names} <= metrics.keys()
+    assert {f"moments_{name}" for name in names[:-1]} <= metrics.keys()  # all but the score before training
     geometry = ("uniformity", "effective_rank", "mean_cosine", "alignment")
     assert {f"cls_{name}" for name in geometry} | {"loss"} <= metrics.keys()
     target = str(tmp_path / "run" / "model")
