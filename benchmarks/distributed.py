@@ -3,11 +3,13 @@
     python benchmarks/distributed.py [--processes 2] [--rounds 5] [--steps 10] [--preset small] [--layer] [--previous]
 
 Processes on this machine, joined by gloo, one thread each, train the masked autoencoder of an image preset under
-DistributedDataParallel, each on its part of the batch. Seven models take turns in random order, the same in every process:
+DistributedDataParallel, each on its part of the batch. Nine models take turns in random order, the same in every process:
 shared ``ln``; ``bn+ln`` at the last norm, which is the preset's own choice, and at all sites, each with statistics of all
 processes, as it is; likewise but waiting for every exchange as soon as it begins, where the tokens' norm is computed otherwise;
-and with ``sync`` off. A round's figure is the median over its steps of time on the wall, since waiting for each other is what is
-measured. Printed are medians over the rounds, and in brackets the lowest and highest of the rounds' ratios.
+with ``sync`` off; and with ``sync`` off but a message of one number at each site, forward and backward, that is waited for at
+once. A round's figure is the median over its steps of time on the wall, since waiting for each other is what is measured.
+Printed are medians over the rounds, and in brackets the lowest and highest of the rounds' ratios. Below is which share of the
+cost of statistics at all sites, waited for at once, the messages without statistics have: processes wait for each other.
 
 With ``--layer``, one layer alone, forward and backward, where these differences are a larger part of the whole: the lower quartile
 over many turns, on shapes of the ``small`` preset and of ViT-Base.
@@ -52,9 +54,9 @@ from sepnorm.layer.sep_norm import TokenNorm
 from sepnorm.layer.statistics import Statistics
 
 SITES = ("final", "all")
-AT_ONCE, ALONE = ", waited for at once", ", each process for itself"
+AT_ONCE, ALONE, EMPTY = ", waited for at once", ", each process for itself", ", messages without statistics"
 CONTENDERS = {"ln": {"norm": "ln"}} | {
-    f"bn+ln@{sites}{way}": {"norm": "bn+ln", "sites": sites} for sites in SITES for way in ("", AT_ONCE, ALONE)
+    f"bn+ln@{sites}{way}": {"norm": "bn+ln", "sites": sites} for sites in SITES for way in ("", AT_ONCE, ALONE, EMPTY)
 }
 
 
@@ -66,11 +68,27 @@ class WaitedFor(Exchange):
         self.wait()
 
 
+class Meeting(torch.autograd.Function):
+    """Changes nothing, and waits for all processes by a message of one number, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        dist.all_reduce(torch.zeros(1))
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        dist.all_reduce(torch.zeros(1))
+        return grads[0]
+
+
 def training_step(name: str, config: ImageConfig, images: int) -> Callable[[], None]:
     model = MaskedAutoencoder(config)
     for module in model.modules():
         if isinstance(module, TokenNorm):
-            module.sync = not name.endswith(ALONE)
+            module.sync = not name.endswith((ALONE, EMPTY))
+            if name.endswith(EMPTY):
+                module.register_forward_pre_hook(lambda _, given: (Meeting.apply(given[0]), *given[1:]))
     wrapped = DistributedDataParallel(model, broadcast_buffers=False)
     pixels = torch.randn(images, config.channels, config.image_size, config.image_size)
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
@@ -177,7 +195,7 @@ def show(rounds: list[dict[str, float]], config: ImageConfig, args: argparse.Nam
     print("| norms | ms a step | time / each for itself | time / `ln` |\n|---|---|---|---|")
     for name in CONTENDERS:
         cells = [name, f"{1e3 * statistics.median(found[name] for found in rounds):.1f}"]
-        for base in (f"{name.removesuffix(AT_ONCE)}{ALONE}", "ln"):
+        for base in (f"{name.partition(',')[0]}{ALONE}", "ln"):
             if base not in CONTENDERS:
                 cells.append("")
                 continue
@@ -185,6 +203,12 @@ def show(rounds: list[dict[str, float]], config: ImageConfig, args: argparse.Nam
             cells.append(f"{statistics.median(ratios):.3f} ({min(ratios):.2f} to {max(ratios):.2f})")
         print(f"| {' | '.join(cells)} |")
     print()
+    ways = [[found[f"bn+ln@all{way}"] for found in rounds] for way in (EMPTY, AT_ONCE, ALONE)]
+    shares = [(empty - alone) / (waited - alone) for empty, waited, alone in zip(*ways, strict=True)]
+    print(
+        f"bn+ln@all, share of the cost that messages without statistics have: {statistics.median(shares):.2f} "
+        f"({min(shares):.2f} to {max(shares):.2f})"
+    )
     for where in SITES:
         model = MaskedAutoencoder(config.changed({"norm": "bn+ln", "sites": where}))
         count = sum(isinstance(module, TokenNorm) for module in model.modules())

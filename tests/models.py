@@ -44,8 +44,8 @@ def embeddings(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor
         return model.eval()(**batch).last_hidden_state[:, 0]
 
 
-def text_model(folder) -> None:
-    """A small BERT with a tokeniser of words, saved as transformers does."""
+def text_model(folder, **changes) -> None:
+    """A small BERT, with these changes of its config, and a tokeniser of words, saved as transformers does."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat on mat and number a b c d e".split() + list("0123456789")
@@ -57,4 +57,4 @@ def text_model(folder) -> None:
     )
     special = dict(unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]")
     T.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-    bert().save_pretrained(folder)
+    bert(**changes).save_pretrained(folder)

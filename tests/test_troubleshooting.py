@@ -8,12 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import noted_runs
 import numpy as np
 import ports
 import pytest
@@ -906,10 +908,17 @@ class RayError(Exception):
     """Stands in for Ray's."""
 
 
+def _exceptions(**attributes: Any) -> SimpleNamespace:
+    """Ray's errors; with ``attributes`` of its ``RayTaskError``."""
+    names = ("RayActorError", "GetTimeoutError")
+    others = {name: type(name, (RayError,), {}) for name in names}
+    return SimpleNamespace(RayError=RayError, RayTaskError=type("RayTaskError", (RayError,), attributes), **others)
+
+
 def _ray(here: Here, **calls: Any) -> None:
     """Puts a stand-in for Ray into its place: a cluster of one node with two cores."""
     usual: dict[str, Any] = {
-        "exceptions": SimpleNamespace(RayError=RayError, RayTaskError=type("RayTaskError", (RayError,), {})),
+        "exceptions": _exceptions(),
         "is_initialized": lambda: True,
         "get_runtime_context": lambda: SimpleNamespace(get_node_id=lambda: "0"),
         "nodes": lambda: [{"Alive": True, "Resources": {"CPU": 2}}],
@@ -925,7 +934,7 @@ def _ray(here: Here, **calls: Any) -> None:
 
 
 def _raising(error: Exception) -> Callable[..., Any]:
-    def get(asked: str) -> Any:
+    def get(asked: str, timeout: float | None = None) -> Any:
         if asked == "news":
             return []
         raise error
@@ -956,7 +965,7 @@ def _(here: Here) -> str:
 
 @case("the Ray cluster is lost")
 def _(here: Here) -> str:
-    def lost(asked: str) -> None:
+    def lost(asked: str, timeout: float | None = None) -> None:
         raise RayError("The actor died unexpectedly")
 
     _ray(here, get=lost, cancel=lambda one, force: None)
@@ -965,9 +974,53 @@ def _(here: Here) -> str:
 
 @case("did not begin on its node of the cluster")
 def _(here: Here) -> str:
-    error = type("RayTaskError", (RayError,), {"cause": ImportError("sepnorm")})
-    _ray(here, exceptions=SimpleNamespace(RayError=RayError, RayTaskError=error), get=_raising(error()))
+    exceptions = _exceptions(cause=ImportError("sepnorm"))
+    _ray(here, exceptions=exceptions, get=_raising(exceptions.RayTaskError()))
     return here.run("compare", "images", "--seeds", "1", "--launcher", "ray")
+
+
+def _returning(ended: Any) -> Callable[..., Any]:
+    return lambda asked, timeout=None: [] if asked == "news" else ended
+
+
+@case("could not be sent back")
+def _(here: Here) -> str:
+    from sepnorm.experiment.launchers import ray as launcher
+    from sepnorm.experiment.launchers.transfer import Place
+
+    def pack(folder: Path) -> bytes:
+        raise MemoryError
+
+    there = SimpleNamespace(write=SimpleNamespace(remote=lambda *_: None))
+    far = {"get_gpu_ids": list, "get": lambda _: None, "util": SimpleNamespace(get_node_ip_address=lambda: "10.0.0.7")}
+    _ray(here, **far)
+    here.monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    here.monkeypatch.setattr(tempfile, "tempdir", str(here.folder))
+    here.monkeypatch.setattr(launcher, "pack", pack)
+    here.monkeypatch.setattr(launcher, "as_notes", lambda silent: None)
+    job = noted_runs.jobs(here.folder / "runs", 1)[0]
+    ended, _ = launcher._run_here(job, Place(job.folder.parent, "another"), ".", -1, None, there, 0)
+    return ended.why
+
+
+@case("and is kept on its node")
+def _(here: Here) -> str:
+    from sepnorm.experiment.launchers import ray as launcher
+    from sepnorm.experiment.launchers.jobs import Ended
+
+    def full(content: bytes, folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    _ray(here, get=_returning((Ended("done"), b"")), cancel=lambda one, force: None)
+    here.monkeypatch.setattr(launcher, "bring_home", full)
+    return here.run("compare", "images", "--seeds", "1", "--launcher", "ray")
+
+
+@case("was stopped at once")
+def _(here: Here) -> str:
+    from sepnorm.experiment.launchers.jobs import stopped
+
+    return str(stopped(here.folder, waited=False))
 
 
 @case("lost its process")

@@ -37,7 +37,8 @@ class Outcome:
     ``embeddings`` are of test samples: ``cls`` (samples, dim) and optionally ``mean`` of tokens (samples, dim),
     ``labels`` (samples,), ``tokens`` (a sample of all tokens, dim), and ``cls_right`` (samples,), whether a probe of
     [CLS] is right. ``names`` are shown for the samples. ``layers`` is the result of ``inspect`` on test samples.
-    ``arrays`` are further files for the domain's sections, by name without ``.npz``.
+    ``arrays`` are further files for the domain's sections, by name without ``.npz``. ``resumed_from`` is the step of the
+    checkpoint that training resumed from, 0 if it began anew.
     """
 
     metrics: dict[str, float]
@@ -47,6 +48,7 @@ class Outcome:
     layers: Inspection | None = None
     arrays: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     names: list[str] | None = None
+    resumed_from: int = 0
 
 
 class Recipe(Protocol):
@@ -88,10 +90,12 @@ def perform(recipe: Recipe, config: ArmConfig, folder: Path, report: Report | No
 def _run(recipe: Recipe, config: ArmConfig, folder: Path, report: Report | None) -> None:
     _write_json(folder / "config.json", config.model_dump())
     with using_threads(config), writing(folder):
-        _write_json(folder / "environment.json", environment())
+        surroundings = environment()
+        _write_json(folder / "environment.json", surroundings)
         outcome = recipe.run(config, folder / "checkpoints", report)
         outcome.save(folder / "model")
         sync_below(folder / "model")  # before the checkpoints are deleted, from which it could be restored
+    _write_json(folder / "environment.json", surroundings | {"resumed_from": outcome.resumed_from})
     _write_json(folder / "losses.json", outcome.losses)
     for name, arrays in ({"embeddings": outcome.embeddings} | outcome.arrays).items():
         if arrays:

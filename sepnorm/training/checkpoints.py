@@ -32,11 +32,16 @@ def last_checkpoint(folder: Path) -> Path | None:
 def common_checkpoint(folder: Path, device: torch.device) -> Path | None:
     """The last checkpoint, which must be the same in all processes, or they would train different steps together."""
     last = last_checkpoint(folder)
-    if not all_equal(-1 if last is None else int(last.name.removeprefix("checkpoint-")), device):
+    if not all_equal(-1 if last is None else step_of(last), device):
         raise SepNormError(
             f"the processes of this run find different checkpoints in {folder}: choose an --out folder that all nodes see."
         )
     return last
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The step after which a checkpoint was written; 0 without one."""
+    return 0 if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def complete(checkpoint: Path, kept: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 from typing import Any
 
@@ -109,3 +110,12 @@ class Twin:
         state = get_model_state_dict(self.trained, options=whole)
         if rank() == 0:
             self.model.load_state_dict(state)
+
+    def release(self, trainer: Any) -> None:
+        """Frees the trained copy and its optimizer, so that the whole model has room on the device."""
+        trainer.accelerator.free_memory()
+        for holder in (trainer, trainer.callback_handler):
+            holder.model = holder.optimizer = holder.lr_scheduler = None
+        trainer.model_wrapped = trainer.accumulation = None
+        del self.trained
+        gc.collect()

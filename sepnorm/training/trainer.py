@@ -19,7 +19,7 @@ from sepnorm.distributed import check_joined, join, many, meet, part, rank, tota
 from sepnorm.errors import InterruptedRunError, OthersDoneError, SepNormError, one_line
 from sepnorm.training.accumulation import Accumulation
 from sepnorm.training.batching import Steps
-from sepnorm.training.checkpoints import common_checkpoint, complete, read_note
+from sepnorm.training.checkpoints import common_checkpoint, complete, read_note, step_of
 from sepnorm.training.devices import device_of, uses_bfloat16
 from sepnorm.training.guard import Guard
 from sepnorm.training.interruptions import lost_processes, on_interrupt
@@ -47,12 +47,17 @@ class Watcher(Kept, Protocol):
 
 @dataclass(eq=False)
 class Trained:
-    """Result of a training run: losses by step, seconds, samples per second, and the share of time spent waiting for data."""
+    """Result of a training run.
+
+    Losses by step, seconds, samples per second, the share of time spent waiting for data, and the step of the checkpoint that
+    this process resumed from, 0 if it began the run.
+    """
 
     losses: list[tuple[int, float]]
     seconds: float
     rate: float
     waiting: float
+    resumed_from: int = 0
 
 
 def train(
@@ -85,7 +90,6 @@ def train(
             trainer.accumulation.end()
         if twin is not None:
             twin.follow()
-            model.to(trainer.args.device)
         part()
     if rank():
         raise OthersDoneError
@@ -93,8 +97,12 @@ def train(
         raise InterruptedRunError(
             f"the run was stopped at step {trainer.state.global_step} of {steps.steps} and saved in {folder}"
         )
+    if twin is not None:
+        device = trainer.args.device
+        twin.release(trainer)
+        model.to(device)
     done = steps.steps * steps.batch * steps.config.accumulation
-    return Trained(watch.losses, watch.seconds, done / max(watch.seconds, 1e-9), watch.waiting)
+    return Trained(watch.losses, watch.seconds, done / max(watch.seconds, 1e-9), watch.waiting, step_of(last))
 
 
 def _trainer(

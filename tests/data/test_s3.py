@@ -69,7 +69,8 @@ config = PRESETS["demo"].changed(
 )
 whole, _ = ImageRecipe(config).pretrain(config, Path("whole"))
 shutil.copytree("whole/checkpoint-4", "part/checkpoint-4")
-resumed, _ = ImageRecipe(config).pretrain(config, Path("part"))
+resumed, trained = ImageRecipe(config).pretrain(config, Path("part"))
+assert trained.resumed_from == 4
 assert all(torch.equal(value, resumed.state_dict()[key]) for key, value in whole.state_dict().items())
 """
 

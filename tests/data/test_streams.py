@@ -205,7 +205,8 @@ def test_a_run_on_a_stream_of_text_goes_on_bit_by_bit_and_leaves_out_what_is_hel
     assert recipe.corpus.supervised == triples and len(recipe.held_out) == 24
     whole, _ = recipe.pretrain(config, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole" / "checkpoint-9", tmp_path / "part" / "checkpoint-9")
-    resumed, _ = recipe.pretrain(config, tmp_path / "part")
+    resumed, trained = recipe.pretrain(config, tmp_path / "part")
+    assert trained.resumed_from == 9
     assert all(torch.equal(value, resumed.state_dict()[key]) for key, value in whole.state_dict().items())
     assert recipe.stream is not None
     seen = {parts[0] for parts in recipe.stream.open(0).take(200)}
@@ -258,7 +259,8 @@ def test_a_run_on_a_stream_of_images_goes_on_bit_by_bit(tmp_path, kind):
     assert len(recipe.data.train) == 32 and sorted(recipe.data.train.labels.tolist()) == [0] * 16 + [1] * 16
     whole, _ = recipe.pretrain(config, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole" / "checkpoint-4", tmp_path / "part" / "checkpoint-4")
-    resumed, _ = ImageRecipe(config).pretrain(config, tmp_path / "part")
+    resumed, trained = ImageRecipe(config).pretrain(config, tmp_path / "part")
+    assert trained.resumed_from == 4
     assert all(torch.equal(value, resumed.state_dict()[key]) for key, value in whole.state_dict().items())
 
 

@@ -66,7 +66,9 @@ def test_control_c_lets_jobs_save_and_hands_out_no_more():
 
 def test_a_second_control_c_waits_no_longer():
     cluster = MadeUp(interrupt, interrupt)
-    with pytest.raises(InterruptedRunError):
+    with pytest.raises(
+        InterruptedRunError, match="in there was stopped at once: the same command continues its runs from their last"
+    ):
         drive(cluster, iter(range(5)), Path("there"))
     assert cluster.stops == [False, True] and cluster.running
 

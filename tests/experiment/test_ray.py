@@ -20,6 +20,14 @@ class RayError(Exception):
     pass
 
 
+class RayActorError(RayError):
+    pass
+
+
+class GetTimeoutError(RayError):
+    pass
+
+
 class RayTaskError(RayError):
     def __init__(self, cause):
         self.cause = cause
@@ -28,10 +36,12 @@ class RayTaskError(RayError):
 class StandIn:
     """A cluster that ends tasks as it was told: by a result, or by what is raised."""
 
-    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+    exceptions = SimpleNamespace(
+        RayError=RayError, RayTaskError=RayTaskError, RayActorError=RayActorError, GetTimeoutError=GetTimeoutError
+    )
 
     def __init__(self, *ends, nodes=({"CPU": 2.0},)):
-        self.ends, self.options, self.cancelled = list(ends), [], []
+        self.ends, self.options, self.cancelled, self.sent, self.tidied = list(ends), [], [], [], []
         self._nodes = nodes
 
     def nodes(self):
@@ -39,19 +49,28 @@ class StandIn:
 
     def remote(self, function):
         def options(**options):
+            if function is launcher._remove_there:
+                self.tidied.append(options["scheduling_strategy"])
+                return SimpleNamespace(remote=lambda *given: function(*given))
             self.options.append(options)
-            return SimpleNamespace(remote=lambda *given: (len(self.options), given[-1]))
+            return SimpleNamespace(remote=begin)
+
+        def begin(*given):
+            self.sent.append(given[4])
+            return len(self.options), given[-1]
 
         return SimpleNamespace(options=options)
 
     def wait(self, started, timeout):
         return started[:1], started[1:]
 
-    def get(self, asked):
+    def get(self, asked, timeout=None):
         if asked == "news":
             return [(0, "node 7", ()), (9, "nobody's", ())]
+        if asked is None:  # what tidying returns
+            return None
         end = self.ends.pop(0)
-        if isinstance(end, Exception):
+        if isinstance(end, BaseException):
             raise end
         return end
 
@@ -183,3 +202,17 @@ def test_an_error_that_stays_is_told_of(tmp_path, ends, stopping, tries):
     assert len(ray.options) == tries
     with pytest.raises(RunFailedError, match="seed 0 raised OSError: Stale file handle"):
         runs.tally.close()
+
+
+def test_a_board_that_is_lost_is_no_news(tmp_path):
+    class Boardless(StandIn):
+        def get(self, asked, timeout=None):
+            if asked == "news":
+                raise RayActorError("The actor died unexpectedly.")
+            return super().get(asked)
+
+    watch = Watching([])
+    runs = runs_on(Boardless((Ended("done"), None)), tmp_path, watch)
+    runs.hand_out(jobs(tmp_path, 1))
+    runs.look(stopping=False)
+    assert runs.running == 0 and watch.ended == [(0, False)]

@@ -70,6 +70,12 @@ def scores(folder):
     return arms, weights
 
 
+def resumed_from(folder):
+    """The step from which each run went on, by name; 0 where it was not interrupted."""
+    paths = folder.glob("runs/*/environment.json")
+    return {path.parent.name: json.loads(path.read_text())["resumed_from"] for path in paths}
+
+
 def begin(nodes, folder, apart=False):
     """The command on the cluster, when a run has saved itself for the first time; on the node that does not see it if ``apart``."""
 
@@ -99,6 +105,7 @@ def test_three_arms_end_as_on_one_machine_though_a_worker_is_killed(alone, nodes
     assert "Traceback" not in log and "(raylet)" not in log
     assert all(f"{arm}, seed 0: step 100 of 100" in log for arm in ARMS)
     assert scores(tmp_path) == alone()
+    assert max(resumed_from(tmp_path).values()) > 0
 
 
 def test_control_c_saves_and_the_same_command_goes_on(alone, nodes, hidden):
@@ -114,10 +121,11 @@ def test_control_c_saves_and_the_same_command_goes_on(alone, nodes, hidden):
     )
     saved = list(out.glob("runs/*/checkpoints/*/complete"))
     assert saved and not nodes.workers()
-    assert bool(list(out.glob("runs/*/.sepnorm-fetched"))) == nodes.apart
+    begun = {path.parent.parent.parent.name for path in saved}
     command = [*COMMAND, "--out", out, "--quiet", "--launcher", f"ray address={nodes.address}"]
     subprocess.run(command, check=True, env=nodes.environment, timeout=600)
-    assert scores(out) == alone() and not list(out.glob("runs/*/.sepnorm-fetched"))
+    assert scores(out) == alone()
+    assert all(resumed_from(out)[name] > 0 for name in begun)
 
 
 CLIENT = [sys.executable, Path(__file__).with_name("ray_client.py")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,11 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from noted_runs import Watching, jobs, metrics
+from noted_runs import CONFIG, Watching, jobs, metrics
 
 from sepnorm import SepNormError
+from sepnorm.domains.images.recipe import ImageRecipe
 from sepnorm.errors import RunFailedError
-from sepnorm.experiment.launchers import run_jobs
+from sepnorm.experiment.launchers import Job, run_jobs
 
 pytest.importorskip("submitit")
 ROOT = Path(__file__).parents[2]
@@ -83,6 +85,30 @@ def test_a_run_that_is_preempted_goes_on_from_what_is_saved(tmp_path):
     assert metrics(tmp_path, 1)[0]["process"] != int((tmp_path / "0" / "begun").read_text())
     assert watch.ended == [(0, False)]
     assert any("Requeued" in log.read_text() for log in (tmp_path / "submitit").glob("*_log.*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_that_trains_goes_on_from_its_checkpoint_when_it_is_preempted(tmp_path):
+    tiny = {"width": 16, "depth": 1, "heads": 2, "decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
+    base = CONFIG.changed(tiny | {"max_steps": 600, "epochs": 50, "batch_size": 32, "checkpoints": 59, "monitor": 0})
+    job = Job(ImageRecipe, base, base, tmp_path / "0")
+
+    class Preempting(Watching):
+        def start(self, arm, seed):
+            return self.report
+
+        def report(self, *progress):
+            if not self.seen and list(job.folder.glob("checkpoints/*/complete")):
+                self.seen.append(progress)
+                controller = next((tmp_path / "submitit").glob("*_submitted.pkl")).name.split("_")[0]
+                (task,) = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
+                os.kill(int(task), signal.SIGUSR2)
+
+    watch = Preempting([])
+    run_jobs([job], LOCAL, watch)
+    assert watch.seen and watch.ended == [(0, False)]
+    assert json.loads((job.folder / "environment.json").read_text())["resumed_from"] > 0
 
 
 @pytest.mark.slow

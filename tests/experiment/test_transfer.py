@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import io
+import math
 import shutil
 import tarfile
 import tempfile
 
 import pytest
 
-from sepnorm.experiment.launchers.transfer import Place, bring_home, carried, pack, unpack
+from sepnorm.experiment.launchers.transfer import Place, bring_home, carried, pack, saved, unpack
+from sepnorm.training.checkpoints import complete
+
+
+def save(folder, step):
+    checkpoint = folder / "checkpoints" / f"checkpoint-{step}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_bytes(bytes([0, step]))
+    complete(checkpoint, {"losses": [], "seconds": 0.0, "pending": []})
 
 
 @pytest.fixture
 def run(tmp_path):
     """A run's folder as a node has it."""
     folder = tmp_path / "node" / "ln-seed0"
-    (folder / "checkpoints" / "checkpoint-2").mkdir(parents=True)
-    (folder / "checkpoints" / "checkpoint-2" / "weights").write_bytes(b"\0\1")
+    for step in (2, 10):
+        save(folder, step)
     (folder / "config.json").write_text("{}")
     (folder / ".lock").touch()
     return folder
@@ -38,12 +47,23 @@ def test_a_folder_is_shared_where_its_note_is_read(tmp_path):
 def test_an_unfinished_run_is_carried_on(tmp_path, run):
     home = tmp_path / "home" / "ln-seed0"
     bring_home(pack(run), home)
-    assert (home / "checkpoints" / "checkpoint-2" / "weights").read_bytes() == b"\0\1"
+    assert (home / "checkpoints" / "checkpoint-10" / "weights").read_bytes() == b"\0\n"
     assert not (home / ".lock").exists()
-    content = carried(home)
-    assert content is not None
-    unpack(content, tmp_path / "next")
+    (home / "checkpoints" / "checkpoint-14").mkdir()  # not complete
+    unpack(carried(home), tmp_path / "next")
     assert sorted(path.name for path in (tmp_path / "next").iterdir()) == ["checkpoints", "config.json"]
+    assert [path.name for path in (tmp_path / "next" / "checkpoints").iterdir()] == ["checkpoint-10"]
+    assert saved(home) == saved(tmp_path / "next") == 10
+
+
+def test_how_far_a_saved_run_is_counts_complete_checkpoints_and_the_end(run):
+    assert saved(run / "nowhere") == -1 and saved(run) == 10
+    (run / "checkpoints" / "checkpoint-10" / "weights").write_bytes(b"cut")
+    assert saved(run) == 2
+    shutil.rmtree(run / "checkpoints")
+    assert saved(run) == 0
+    (run / "metrics.json").write_text("{}")
+    assert saved(run) == math.inf
 
 
 def test_a_finished_run_is_brought_home_and_leaves_nothing(tmp_path, run):
@@ -52,17 +72,7 @@ def test_a_finished_run_is_brought_home_and_leaves_nothing(tmp_path, run):
     shutil.rmtree(run / "checkpoints")
     (run / "metrics.json").write_text("{}")
     bring_home(pack(run), home)
-    assert sorted(path.name for path in home.iterdir()) == ["config.json", "metrics.json"] and carried(home) is None
-
-
-def test_a_run_that_is_ended_by_a_node_that_sees_our_folder_is_not_carried_any_more(tmp_path, run):
-    home = tmp_path / "home" / "ln-seed0"
-    bring_home(pack(run), home)
-    bring_home(None, home)  # lost once more, before its end
-    assert carried(home) is not None
-    (home / "metrics.json").write_text("{}")
-    bring_home(None, home)
-    assert carried(home) is None and not (home / ".sepnorm-fetched").exists()
+    assert sorted(path.name for path in home.iterdir()) == ["config.json", "metrics.json"]
 
 
 def test_a_run_is_not_finished_before_all_of_it_is_there(tmp_path, run, monkeypatch):

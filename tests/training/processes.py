@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import weakref
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,6 +25,7 @@ STEPS = 20
 SMALL = {"max_steps": STEPS, "epochs": 50, "batch_size": 16, "checkpoints": 0, "threads": 1}
 TINY = {"width": 16, "depth": 2, "heads": 2, "feed_forward": 16, "attention_dropout": 0, "activation_dropout": 0}
 IMAGES = {"width": 16, "depth": 2, "heads": 2, "decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
+SPREAD = 0.2  # of the weights of texts: with the usual 0.02 all [CLS] are one, and so is any loss
 ACCUMULATED = {"sites": "final", "batch_size": 8, "accumulation": 2, "statistics": "step"}
 
 
@@ -30,7 +33,7 @@ def jobs(folder: Path) -> dict[str, tuple[str, dict]]:
     """Domain and settings by name; data and models are in the folder, and nothing is dropped out."""
     for kind in (torch.float64, torch.float32):
         target = folder / str(kind).removeprefix("torch.")
-        text_model(target)
+        text_model(target, initializer_range=SPREAD)
         model = transformers.BertModel.from_pretrained(target)
         model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
         model.to(kind).save_pretrained(target)
@@ -40,7 +43,7 @@ def jobs(folder: Path) -> dict[str, tuple[str, dict]]:
     rings = [f"{a}1{'C' * n}{a}1{'O' * k}" for n in range(2, 9) for a in "CN" for k in range(6)]
     rows = [f"{ring},{len(ring)}" if i % 7 else f"{ring}," for i, ring in enumerate(rings)]
     (folder / "rings.csv").write_text("\n".join(["smiles,y", *rows]))
-    text = {"data": str(folder / "lines.txt"), "head": "none", "length": 12}
+    text = {"data": str(folder / "lines.txt"), "head": "none", "length": 12, "learning_rate": 1e-2}
     molecules = TINY | {"data": str(folder / "rings.csv"), "learning_rate": 2e-4}
     cut = {"smallest_crop": 0.5, "flip": True, "uniformity_weight": 0.1, "uniformity_on": "both"}
     found: dict[str, tuple[str, dict]] = {}
@@ -64,7 +67,7 @@ def train(domain: str, settings: dict, folder: Path) -> dict:
     recipe = known.recipe(config)
     start = recipe.train if domain == "molecules" else recipe.pretrain
     model, trained = start(config, folder)
-    return {"weights": model.state_dict(), "losses": trained.losses}
+    return {"weights": model.state_dict(), "losses": trained.losses, "resumed_from": trained.resumed_from}
 
 
 def worker(rank: int, world: int, work: dict[str, tuple[str, dict]], folder: str) -> None:
@@ -126,6 +129,39 @@ def dropping(rank: int, world: int, work: dict[str, tuple[str, dict]], folder: s
     torch.nn.modules.module.register_module_forward_pre_hook(begin)
     worker(rank, world, work, folder)
     torch.save({"weights": weights, "masks": [mask.flatten()[:64] for mask in masks]}, f"{folder}/masks-{rank}.pt")
+
+
+def streaming(rank: int, world: int, work: dict[str, tuple[str, dict]], folder: str) -> None:
+    """``worker`` on streams, which also saves the batches of this process by their numbers."""
+    from sepnorm.training.batching import StreamedSteps
+
+    make, batches = StreamedSteps.__getitem__, {}
+
+    def keep(steps: StreamedSteps, number: int) -> dict:
+        batches[number] = make(steps, number)
+        return batches[number]
+
+    StreamedSteps.__getitem__ = keep  # type: ignore[method-assign]
+    worker(rank, world, work, folder)
+    torch.save(batches, f"{folder}/batches-{rank}.pt")
+
+
+def releasing(rank: int, world: int, work: dict[str, tuple[str, dict]], folder: str) -> None:
+    """``worker`` on sharded runs, which also saves what is left of a trained copy as the whole model is moved to its device."""
+    from sepnorm.training.sharding import Twin
+
+    release = Twin.release
+
+    def watched(twin: Twin, trainer: Any) -> None:
+        held = {"model": twin.trained, "optimizer": trainer.optimizer.optimizer}
+        held |= {"weight": next(twin.trained.parameters())}
+        left = {name: weakref.ref(each) for name, each in held.items()}
+        held.clear()
+        release(twin, trainer)
+        Path(f"{folder}/left-{rank}.json").write_text(json.dumps([name for name in left if left[name]() is not None]))
+
+    Twin.release = watched  # type: ignore[method-assign]
+    worker(rank, world, work, folder)
 
 
 if __name__ == "__main__":  # by torchrun, with a folder that holds what is to be done

@@ -23,12 +23,14 @@ from PIL import Image
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from ports import free_port
-from processes import IMAGES, STEPS, dropping, jobs, worker
+from processes import IMAGES, STEPS, dropping, jobs, streaming, train, worker
 
 from sepnorm.domains import open_domain
 from sepnorm.errors import SepNormError
 from sepnorm.training.batching import Samples, Steps
 
+SHORT = 8  # steps of the shortest runs that are compared, here and in other files
+BOUND = 1e-4  # of their losses in float32
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # eight processes on two cores that others may use too
 
 
@@ -58,7 +60,20 @@ def test_two_processes_learn_what_one_does(runs, what, norm):
 @pytest.mark.parametrize("what", ["images", "accumulated", "text", "property", "masked"])
 def test_two_processes_learn_what_one_does_in_float32(runs, what, norm):
     one, two = (found[f"{what} {norm} float32"]["losses"] for found in runs)
-    assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=1e-4, abs=1e-4)
+    assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=BOUND, abs=BOUND)
+
+
+@pytest.mark.parametrize("what", ["images", "accumulated", "text", "property", "masked"])
+def test_the_losses_tell_another_norm_and_weights_that_do_not_move(tmp_path, what):
+    """In so few steps and by ten times the bound, or it would show nothing that losses are alike."""
+    domain, settings = jobs(tmp_path)[f"{what} bn+ln float32"]
+    settings |= {"max_steps": SHORT, "monitor": 0}
+    right, *wrong = (
+        torch.tensor([loss for _, loss in train(domain, settings | change, tmp_path / str(number))["losses"]])
+        for number, change in enumerate(({}, {"norm": "ln"}, {"learning_rate": 1e-12}))
+    )
+    for other in wrong:
+        assert float(((other - right).abs() / (BOUND * (1 + right))).max()) > 10
 
 
 def test_each_process_drops_out_other_parts_and_the_run_goes_on_bit_by_bit(tmp_path):
@@ -79,7 +94,35 @@ def test_each_process_drops_out_other_parts_and_the_run_goes_on_bit_by_bit(tmp_p
     for masks, later in ((first["masks"], again[0]["masks"]), (second["masks"], again[1]["masks"])):
         assert 0 < len(later) < len(masks)
         assert all(torch.equal(*pair) for pair in zip(masks[-len(later) :], later, strict=True))
-    assert resumed["losses"] == whole["losses"]
+    assert resumed["losses"] == whole["losses"] and (whole["resumed_from"], resumed["resumed_from"]) == (0, 6)
+    assert all(torch.equal(resumed["weights"][name], value) for name, value in whole["weights"].items())
+
+
+def test_two_processes_share_a_stream_and_go_on_within_a_buffer(tmp_path):
+    domain, settings = jobs(tmp_path)["text bn+ln float32"]
+    words = ["the cat", "a dog", "the mat", "b c d", "cat and dog", "on the mat", "e"]
+    (tmp_path / "shards").mkdir()
+    for shard in range(4):
+        lines = [f"{words[n % 7]} {n % 10} {n // 10} {shard}" for n in range(40)]
+        (tmp_path / "shards" / f"{shard}.txt").write_text("\n".join(lines))
+    settings |= {"data": str(tmp_path / "shards"), "sentences": None, "stream": 48, "max_steps": 10, "checkpoints": 3}
+    found = []
+    for _ in range(2):
+        (tmp_path / "meeting").unlink(missing_ok=True)
+        mp.spawn(streaming, (2, {"stream": (domain, settings)}, str(tmp_path)), nprocs=2, daemon=True)
+        run = torch.load(tmp_path / "2-0.pt", weights_only=True)["stream"]
+        found.append((run, *(torch.load(tmp_path / f"batches-{rank}.pt", weights_only=True) for rank in (0, 1))))
+        shutil.rmtree(tmp_path / "2" / "stream" / "checkpoint-10")
+    (whole, *batches), (resumed, *again) = found
+    rows = [
+        {tuple(row[row > 0].tolist()) for number in range(6) for row in each[number]["input_ids"]} for each in batches
+    ]
+    assert len(rows[0]) == len(rows[1]) == 6 * 8 and not rows[0] & rows[1]  # of two buffers, each line once
+    for first, second in zip(batches, again, strict=True):
+        assert sorted(first) == [*range(10)] and sorted(second) == [8, 9]
+        for number, batch in second.items():
+            assert all(torch.equal(value, first[number][key]) for key, value in batch.items() if torch.is_tensor(value))
+    assert (whole["resumed_from"], resumed["resumed_from"]) == (0, 8) and resumed["losses"] == whole["losses"]
     assert all(torch.equal(resumed["weights"][name], value) for name, value in whole["weights"].items())
 
 

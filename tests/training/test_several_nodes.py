@@ -58,6 +58,10 @@ def losses_in(folder: Path) -> list[float]:
     return [loss for _, loss in json.loads((folder / "run" / "losses.json").read_text())]
 
 
+def environment(folder: Path) -> dict:
+    return json.loads((folder / "run" / "environment.json").read_text())
+
+
 def checkpoints(folder: Path) -> set[Path]:
     return set((folder / "run" / "checkpoints").glob("checkpoint-*/complete"))
 
@@ -115,13 +119,14 @@ def test_a_host_that_is_cut_off_slow_or_killed(nodes, tmp_path, alone):
     for process in nodes.both(COMMAND, tmp_path):
         assert process.wait(timeout=200) == 0, nodes.said(process)
     assert losses_in(tmp_path) == pytest.approx(alone, rel=1e-4)
+    assert environment(tmp_path)["resumed_from"] > 0
 
 
 def test_with_a_host_fewer_torchrun_begins_again_and_the_run_goes_on(nodes, tmp_path, alone):
     nodes.wire.delay = 0.02
     first, second = begin(nodes, tmp_path, "--nnodes", "1:2", "--max-restarts", "3")
-    assert json.loads((tmp_path / "run" / "environment.json").read_text())["processes"] == 2
+    assert environment(tmp_path)["processes"] == 2
     nodes.kill(second)
     assert first.wait(timeout=200) == 0, nodes.said(first)
-    assert json.loads((tmp_path / "run" / "environment.json").read_text())["processes"] == 1
+    assert environment(tmp_path)["processes"] == 1 and environment(tmp_path)["resumed_from"] > 0
     assert losses_in(tmp_path) == pytest.approx(alone, rel=1e-4)

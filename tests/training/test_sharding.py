@@ -14,7 +14,7 @@ import torch.multiprocessing as mp
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from ports import free_port
-from processes import IMAGES, jobs, worker
+from processes import IMAGES, jobs, releasing, worker
 
 import sepnorm
 from sepnorm.domains import open_domain
@@ -31,7 +31,6 @@ def runs(tmp_path_factory) -> tuple[dict, dict, dict]:
     folder = tmp_path_factory.mktemp("shards")
     every = jobs(folder)
     work = {name: (every[name][0], every[name][1] | SHORT) for name in (f"{each} bn+ln float32" for each in RUNS)}
-    work["text bn+ln float32"][1]["learning_rate"] = 1e-3  # or it learns nothing to speak of in so few steps
     for name, (domain, settings) in list(work.items()):
         work[name.replace("float32", "bf16")] = (domain, settings | {"precision": "bf16"})
     sharded = {name: (domain, settings | {"sharded": True}) for name, (domain, settings) in work.items()}
@@ -53,7 +52,7 @@ def test_two_processes_with_half_of_the_weights_learn_what_one_does(runs, what, 
     one, two = (found[f"{what} bn+ln {precision}"] for found in runs[:2])
     losses = [[loss for _, loss in found["losses"]] for found in (one, two)]
     assert losses[1] == pytest.approx(losses[0], rel=bound)
-    assert losses[0][-1] != pytest.approx(losses[0][0], rel=1e-6)  # something was learnt
+    assert losses[0][-1] < losses[0][0] * (1 - 2 * bound)  # something was learnt
     kinds = {value.dtype for name, value in two["weights"].items() if "running" in name}
     assert kinds == {torch.float32}
 
@@ -63,8 +62,17 @@ def test_two_processes_with_half_of_the_weights_learn_what_one_does(runs, what, 
 @pytest.mark.parametrize("what", RUNS)
 def test_a_sharded_run_that_goes_on_ends_with_the_same_weights(runs, what, precision):
     whole, resumed = (found[f"{what} bn+ln {precision}"] for found in runs[1:])
-    assert resumed["losses"] == whole["losses"]
+    assert resumed["losses"] == whole["losses"] and (whole["resumed_from"], resumed["resumed_from"]) == (0, 6)
     assert all(torch.equal(resumed["weights"][name], value) for name, value in whole["weights"].items())
+
+
+@pytest.mark.slow
+def test_the_whole_model_is_moved_by_the_first_process_when_the_copy_that_was_trained_is_gone(tmp_path):
+    domain, settings = jobs(tmp_path)["images bn+ln float32"]
+    work = {"images float32": (domain, settings | {"max_steps": 2, "sharded": True})}
+    mp.spawn(releasing, (2, work, str(tmp_path)), nprocs=2, daemon=True)
+    assert json.loads((tmp_path / "left-0.json").read_text()) == []
+    assert not (tmp_path / "left-1.json").exists()
 
 
 @pytest.mark.slow

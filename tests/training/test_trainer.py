@@ -74,6 +74,7 @@ def test_a_run_goes_on_from_its_checkpoint_bit_by_bit(recipe, tmp_path):
     resumed, again = recipe.pretrain(BN, tmp_path / "part")
     assert same(weights(whole), weights(resumed))
     assert again.losses == trained.losses
+    assert (trained.resumed_from, again.resumed_from) == (0, 18)
 
 
 def test_a_checkpoint_cut_short_is_passed_over_and_the_one_before_is_used(recipe, tmp_path, caplog):

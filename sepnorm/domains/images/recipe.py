@@ -71,7 +71,15 @@ class ImageRecipe:
         metrics |= {"loss": trained.losses[-1][1], "images_per_second": trained.rate}
         layers, embeddings["tokens"] = self.look_inside(model)
         save_to = partial(self.save, model)
-        return Outcome(metrics, trained.losses, embeddings, save_to, layers, {RECONSTRUCTIONS: drawn} | monitored)
+        return Outcome(
+            metrics,
+            trained.losses,
+            embeddings,
+            save_to,
+            layers,
+            {RECONSTRUCTIONS: drawn} | monitored,
+            resumed_from=trained.resumed_from,
+        )
 
     def save(self, model: MaskedAutoencoder, folder: Path) -> None:
         """Saves the encoder alone, as ``ViTMAEModel``, with its input settings."""

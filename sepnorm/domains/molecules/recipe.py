@@ -57,7 +57,16 @@ class MoleculeRecipe:
         layers, embeddings["tokens"] = self.look_inside(model)
         names = self.data.test.smiles
         arrays |= monitored
-        return Outcome(metrics, trained.losses, embeddings, partial(self.save, model), layers, arrays, names)
+        return Outcome(
+            metrics,
+            trained.losses,
+            embeddings,
+            partial(self.save, model),
+            layers,
+            arrays,
+            names,
+            resumed_from=trained.resumed_from,
+        )
 
     def train(
         self, config: MoleculeConfig, folder: Path, report: Report | None = None

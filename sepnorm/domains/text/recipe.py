@@ -92,7 +92,16 @@ class TextRecipe:
         layers, tokens = self.look_inside(model)
         save_to = partial(save_sentence_transformer, model, self.start)
         found = {"cls": cls, "mean": mean, "tokens": tokens}
-        return Outcome(metrics, trained.losses, found, save_to, layers, arrays, self.corpus.held_out)
+        return Outcome(
+            metrics,
+            trained.losses,
+            found,
+            save_to,
+            layers,
+            arrays,
+            self.corpus.held_out,
+            resumed_from=trained.resumed_from,
+        )
 
     def prepare(self, config: TextConfig) -> SimCSE:
         """The model at the start of a run. A pretrained one is calibrated on training sentences when converted."""

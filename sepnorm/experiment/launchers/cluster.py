@@ -55,6 +55,7 @@ def drive(cluster: Cluster, jobs: Iterator[Job], folder: Path) -> None:
                 cluster.look(stopping=True)
     except KeyboardInterrupt:
         cluster.stop(now=True)
+        raise stopped(folder, waited=False) from None
     except BaseException:
         cluster.stop(now=False)  # nobody would read their results
         raise

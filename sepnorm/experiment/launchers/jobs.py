@@ -46,9 +46,12 @@ class Job:
 
 
 class Ended(NamedTuple):
-    """How a job ended; ``why`` explains a failure in one sentence, and ``again`` says that another try may succeed."""
+    """How a job ended; ``why`` explains a failure in one sentence, and ``again`` says that another try may succeed.
 
-    how: Literal["done", "stopped", "failed"]
+    ``"unsent"``: it has not begun, because its node lacks what the run has saved.
+    """
+
+    how: Literal["done", "stopped", "failed", "unsent"]
     why: str = ""
     again: bool = False
 
@@ -114,6 +117,9 @@ def raise_failed(failed: Sequence[str]) -> None:
         )
 
 
-def stopped(folder: Path) -> InterruptedRunError:
-    """The error that ends a comparison at Ctrl-C."""
-    return InterruptedRunError(f"the comparison was stopped and is saved in {folder}")
+def stopped(folder: Path, waited: bool = True) -> InterruptedRunError:
+    """The error that ends a comparison at Ctrl-C, or, not ``waited``, at a second one, when runs could not save."""
+    if waited:
+        return InterruptedRunError(f"the comparison was stopped and is saved in {folder}")
+    what = f"the comparison in {folder} was stopped at once"
+    return InterruptedRunError(what, "the same command continues its runs from their last checkpoints")

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager, nullcontext
+from contextlib import chdir, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from sepnorm.errors import SepNormError, as_notes, one_line
 from sepnorm.experiment.launchers.cluster import drive, installed
 from sepnorm.experiment.launchers.jobs import Ended, Job, Tally, Watch, attempt
-from sepnorm.experiment.launchers.transfer import Place, bring_home, carried, pack, unpack
+from sepnorm.experiment.launchers.transfer import Place, bring_home, carried, pack, saved, unpack
 
 _LOOK = 0.5  # seconds between two checks of the runs
 _ANSWER = 10.0  # seconds to wait for a cluster's answer
@@ -109,7 +109,8 @@ class Board:
 
 def _board(ray: Any) -> Any:
     here = ray.get_runtime_context().get_node_id()
-    return ray.remote(Board).options(num_cpus=0, scheduling_strategy=_on(here, soft=False)).remote()
+    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": _on(here, soft=False)}
+    return ray.remote(Board).options(**options).remote()
 
 
 def _on(node: str, soft: bool) -> Any:
@@ -163,21 +164,30 @@ class _Runs:
             self._start(_Try(replace(job, folder=job.folder.absolute()), self.handed))
             self.handed += 1
 
-    def _start(self, this: _Try) -> None:
+    def _start(self, this: _Try, content: bytes | None = None) -> None:
         where = {"scheduling_strategy": _on(this.node, soft=True)} if this.node else {}  # its checkpoints may be there
         task = self.ray.remote(_run_here).options(**where | self.options)
-        started = task.remote(this.job, self.place, str(Path.cwd()), carried(this.job.folder), self.board, this.number)
+        ours = saved(this.job.folder)
+        started = task.remote(this.job, self.place, str(Path.cwd()), ours, content, self.board, this.number)
         self.under_way[started] = this
 
     def look(self, stopping: bool) -> None:
         ended, _ = self.ray.wait(list(self.under_way), timeout=_LOOK)
         by_number = {this.number: this for this in self.under_way.values()}
-        for number, node, progress in self.ray.get(self.board.take.remote()):
+        for number, node, progress in self._news():
             if this := by_number.get(number):
                 this.node = node
                 self.tally.progress(this.job, progress)
         for one in ended:
             self._end(one, self.under_way.pop(one), stopping)
+
+    def _news(self) -> list[tuple[int, str, tuple[Any, ...]]]:
+        """What runs have written to the board since the last time; nothing while the board is started again."""
+        try:
+            news: list[tuple[int, str, tuple[Any, ...]]] = self.ray.get(self.board.take.remote(), timeout=_ANSWER)
+            return news
+        except (self.ray.exceptions.RayActorError, self.ray.exceptions.GetTimeoutError):
+            return []
 
     def _end(self, one: Any, this: _Try, stopping: bool) -> None:
         errors, job = self.ray.exceptions, this.job
@@ -188,10 +198,20 @@ class _Runs:
             ended, content = Ended("failed", f"{job.name}, did not begin on its node of the cluster ({why})."), None
         except errors.RayError as error:
             ended, content = Ended("stopped", one_line(error).split(". ")[0]), None
-        bring_home(content, job.folder)
-        if ended.how == "stopped" and stopping:
+        if content is not None:
+            try:
+                bring_home(content, job.folder)
+            except OSError as error:
+                raise SepNormError(
+                    f"{job.name}, cannot be written to {job.folder} ({error.strerror}) and is kept on its node: make room, "
+                    "and call the same command again."
+                ) from error
+            self._tidy(this)
+        if ended.how in ("stopped", "unsent") and stopping:
             return
-        if ended.how == "stopped" and this.count < _TRIES:
+        if ended.how == "unsent":
+            self._start(this, carried(job.folder))
+        elif ended.how == "stopped" and this.count < _TRIES:
             this.count += 1
             logger.warning(
                 "%s, lost its process (%s) and goes on from its last checkpoint: try %d of %d.",
@@ -211,6 +231,16 @@ class _Runs:
         else:
             self.tally.end(job, ended.why)
 
+    def _tidy(self, this: _Try) -> None:
+        """Removes a run's folder from the node that sent it back, if that is known and answers."""
+        if not this.node:
+            return
+        task = self.ray.remote(_remove_there).options(
+            num_cpus=0, max_retries=0, scheduling_strategy=_on(this.node, soft=False)
+        )
+        with suppress(self.ray.exceptions.RayError):
+            self.ray.get(task.remote(self.place, this.job.folder), timeout=_ANSWER)
+
     def stop(self, now: bool) -> None:
         for one in self.under_way:
             self.ray.cancel(one, force=now)
@@ -227,9 +257,12 @@ def _listed(resources: Mapping[str, float]) -> str:
 
 
 def _run_here(
-    job: Job, place: Place, folder: str, content: bytes | None, board: Any, number: int
+    job: Job, place: Place, folder: str, ours: float, content: bytes | None, board: Any, number: int
 ) -> tuple[Ended, bytes | None]:
-    """Does a run on a node. If the node does not share our folder, the run's folder is returned as bytes."""
+    """Does a run on a node. If the node does not share our folder, the run's folder is returned as bytes.
+
+    ``ours`` says what is saved in our folder. If the node has less it returns, to be called again with ``content``.
+    """
     import ray
 
     as_notes(silent=True)
@@ -238,13 +271,24 @@ def _run_here(
     node = ray.get_runtime_context().get_node_id()
     ray.get(board.write.remote(number, node, ()))
     there = replace(job, folder=place.here(job.folder))
-    if content is not None and not (there.folder / "checkpoints").exists():
+    if there.folder != job.folder and saved(there.folder) < ours:
+        if content is None:
+            return Ended("unsent"), None
+        shutil.rmtree(there.folder, ignore_errors=True)
         unpack(content, there.folder)
     # data may be named relative to where the command was called
     with chdir(folder) if Path(folder).is_dir() else nullcontext():
         ended = attempt(there, lambda *progress: board.write.remote(number, node, progress))
     if there.folder == job.folder:
         return ended, None
-    content = pack(there.folder)
-    shutil.rmtree(there.folder, ignore_errors=True)
+    try:
+        content = pack(there.folder)
+    except Exception as error:  # most often for want of memory
+        address = ray.util.get_node_ip_address()
+        why = f"{job.name}, could not be sent back ({one_line(error)}): it is kept in {there.folder} on node {address}."
+        return Ended("failed", why), None
     return ended._replace(why=ended.why.replace(str(there.folder), str(job.folder))), content
+
+
+def _remove_there(place: Place, run: Path) -> None:
+    shutil.rmtree(place.apart(run), ignore_errors=True)
