@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 CODE = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|<!--.*?-->", re.MULTILINE | re.DOTALL)
