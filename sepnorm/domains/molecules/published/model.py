@@ -232,15 +232,17 @@ def _required(name: str, value: Any, shape: tuple[int, ...], most: int | None = 
 
 
 def _loss(logits: Tensor, labels: Any) -> Tensor:
-    """The loss of transformers 4. Missing labels (NaN) do not count."""
+    """The loss of transformers 4. Missing labels (NaN) do not count; it is 0 if all are missing."""
     if not isinstance(labels, Tensor) or tuple(labels.shape) not in (logits.shape, logits.shape[:1]):
         found = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
         raise SepNormError(f"labels have the shape {tuple(logits.shape[:1])} or {tuple(logits.shape)}, found {found}.")
     known = ~labels.isnan() if labels.is_floating_point() else torch.ones_like(labels, dtype=torch.bool)
     if logits.shape[1] == 1:
-        return F.mse_loss(logits.view_as(labels)[known], labels[known].to(logits.dtype))
+        squares = F.mse_loss(logits.view_as(labels)[known], labels[known].to(logits.dtype), reduction="sum")
+        return squares / known.sum().clamp(min=1)
     if labels.dim() == 1:
-        return F.cross_entropy(logits[known], labels[known].long())
+        wanted = labels[known].long()
+        return F.cross_entropy(logits[known], wanted, reduction="sum") / (wanted >= 0).sum().clamp(min=1)
     return F.binary_cross_entropy_with_logits(logits[known], labels[known].to(logits.dtype), reduction="sum")
 
 
