@@ -109,13 +109,17 @@ class GraphormerForGraphClassification(PreTrainedModel):
         A model without a head is written as ``GraphormerModel``. The format has no separate norms: call
         ``sepnorm.revert`` before, or use ``sepnorm.save`` to keep them.
 
+        With Microsoft's collator, the atom table is shifted by a row for the collator of transformers, which also
+        hides atoms from each other that are 19 or more bonds apart or not connected: a warning says so. Opened here
+        again, the model is the same.
+
         Args:
             folder: the folder to write to; it is created if needed.
 
         Raises:
             SepNormError: if the model has separate norms.
         """
-        from sepnorm.domains.molecules.published.files import write_published
+        from sepnorm.domains.molecules.published.saving import write_published
 
         write_published(self, Path(folder))
 
