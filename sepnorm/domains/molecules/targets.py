@@ -54,7 +54,7 @@ def usual_targets(
     if several and without_ids:
         warnings.warn(
             f"all {len(without_ids)} columns of numbers in {source} are its targets, such as {without_ids[0]!r}, and their mean "
-            f"score is given. For others, {naming}.",
+            f"score is given. To choose one, {naming}.",
             GuessWarning,
             stacklevel=2,
         )
