@@ -16,7 +16,7 @@ by size where no norm inside was replaced, and then batches of molecules of simi
 batch statistics), small and large. And it stands beside a GPS transformer of PyG (Rampášek et al., NeurIPS 2022) of the same width,
 depth and heads, on the random batches, with GINE for its local part and without positional encodings, from a folder that nothing
 else sees (``make .pyg``). A step is forward, the mean absolute error of a linear head, backward and AdamW on 64 molecules; a run is
-four steps.
+four steps. ``molecule_profile.py`` has the profile, the padding and the attention that are printed at the end.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ if __name__ == "__main__" and sys.platform == "linux" and "MALLOC_TRIM_THRESHOLD
 
 import numpy as np
 import torch
+from molecule_profile import show_attention, show_padding, show_profile
 from published_graphormer import HOPS, Published, plain_paths, published_batch
 from rdkit import Chem
 from torch import Tensor, nn
@@ -222,11 +223,20 @@ def measure_training(smiles: list[str], kind: str, rounds: int) -> None:
     print(f"\n{kind}: training slim on {TRAINED} batches of {BATCH} molecules; time as a ratio to published")
     show(found, TRAINED * BATCH)
     base = peak_bytes(runs[baseline])
-    for name in (baseline, "ours, ln", "ours, bn+ln, final"):
+    for name in (baseline, "ours, ln", "ours, bn+ln, final", "ours, bn+ln, all"):
         held = peak_bytes(runs[name])
         print(f"  {name:44}{held / 2**20:9.1f} MiB at most during a step {held / base:8.2f}x")
     for name, batches in ((baseline, dense["mixed"]), ("ours", ours["mixed"])):
         print(f"  {name + ', a batch':44}{sum(v.nbytes for v in batches[0].values()) / 2**20:9.1f} MiB")
+
+
+def measure_parts(smiles: list[str], rounds: int) -> None:
+    graphs, _ = featurise(smiles, "zinc")
+    parts = [graphs[start : start + BATCH] for start in range(0, TRAINED * BATCH, BATCH)]
+    batches = [collate(part, HOPS) for part in parts]
+    show_profile(steps(Ours(GraphormerConfig()), lambda: batches), TRAINED)
+    show_padding(graphs.sizes.tolist(), BATCH)
+    show_attention(graphs.sizes[:BATCH].tolist(), rounds)
 
 
 def main() -> None:
@@ -249,6 +259,7 @@ def main() -> None:
     measure_growth(args.rounds)
     for kind in ("zinc", "ogb"):
         measure_training(smiles, kind, args.rounds)
+    measure_parts(smiles, args.rounds)
 
 
 if __name__ == "__main__":

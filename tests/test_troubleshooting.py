@@ -737,6 +737,12 @@ def _(here: Here) -> str:
     return here.run("pretrain", "molecules", "--data", "s.csv")
 
 
+@case("is the target is not clear")
+def _(here: Here) -> str:
+    here.write("s.csv", "smiles,p,q", "CC,1.5,2.5", "CO,2.5,3.5")
+    return here.run("pretrain", "molecules", "--data", "s.csv")
+
+
 @case("holds SMILES is not clear")
 def _(here: Here) -> str:
     here.write("s.csv", "structure,y", "CC,1", "CO,2")

@@ -248,12 +248,15 @@ def csv_table(path: Path, tab: bool) -> Any:
     """Reads a CSV or TSV file whole, with column types inferred from its cells."""
     import pyarrow.csv
 
+    delimiter = "\t" if tab else ","
     with opened(path) as file:
-        return pyarrow.csv.read_csv(
+        table = pyarrow.csv.read_csv(
             file,
-            parse_options=pyarrow.csv.ParseOptions(delimiter="\t" if tab else ","),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter),
             convert_options=pyarrow.csv.ConvertOptions(null_values=NULLS),
         )
+    _check_names(path, table.column_names, delimiter)
+    return table
 
 
 def unreadable(source: str, error: BaseException, how: str = "") -> UnreadableDataError:

@@ -14,7 +14,8 @@ from PIL import Image
 from stand_ins import MAKERS, SMILES, sentence, senteval_files, stand_in, tarred
 
 from sepnorm.domains.images.data import load_images
-from sepnorm.domains.molecules.tables import read_table, tables_in
+from sepnorm.domains.molecules.folders import tables_in
+from sepnorm.domains.molecules.tables import read_table
 from sepnorm.domains.text.sets import load_sets
 from sepnorm.sources.images import FIFTY_ONE
 from sepnorm.sources.molecules import penalised_logp

@@ -15,9 +15,10 @@ from sepnorm.data.tables import NULLS
 from sepnorm.domains.molecules.cache import featurise_many
 from sepnorm.domains.molecules.config import USUAL_ATOMS, MoleculeConfig
 from sepnorm.domains.molecules.features import Rejected, graph_of
+from sepnorm.domains.molecules.folders import named_targets, tables_in
 from sepnorm.domains.molecules.graphs import Graph, Graphs
 from sepnorm.domains.molecules.splits import kind_of_split, require_rows, split_rows
-from sepnorm.domains.molecules.tables import NAMING, Table, read_table, tables_in
+from sepnorm.domains.molecules.tables import NAMING, Table, read_table
 from sepnorm.errors import LeftOutWarning, SepNormError, tell_limit
 
 _PROBED = "call it y, target or label"  # how to mark the target in a table to probe
@@ -61,11 +62,10 @@ class MoleculeData:
 def load_molecules(config: MoleculeConfig, probed: bool = False, naming: str = NAMING) -> MoleculeData:
     """Reads ``config.data`` by ``read_table``. A few invalid rows are left out with a warning.
 
-    Targets are required for supervised training and if ``probed``.
+    Targets are required for supervised training and if ``probed``, which takes several that are not named.
     """
-    table = read_table(
-        config.data, config.column, config.targets, labelled=probed or config.task == "supervised", naming=naming
-    )
+    labelled = probed or config.task == "supervised"
+    table = read_table(config.data, config.column, config.targets, labelled, naming, several=probed)
     return arrange(table, config, probed)
 
 
@@ -142,7 +142,9 @@ def _numbers(name: str, values: list[Any], source: str) -> list[float]:
         try:
             found.append(as_number(value))
         except (TypeError, ValueError):
-            raise SepNormError(f"{name!r} of {source} holds no number in row {row}, found {value!r}.") from None
+            raise SepNormError(
+                f"{name!r} of {source} holds no number in row {row}, found {value!r}: a target is a number, or empty."
+            ) from None
     if any(value in (float("inf"), float("-inf")) for value in found):
         raise SepNormError(f"{name!r} of {source} holds infinity: a target is a number, or empty where it is missing.")
     return found
@@ -201,19 +203,25 @@ def _scale(targets: Tensor, names: list[str], classes: bool, source: str) -> tup
 def load_probed(
     config: MoleculeConfig, column: str | None = None, target: str | None = None, naming: str = _PROBED
 ) -> dict[str, MoleculeData]:
-    """The tables of ``config.test`` by name, with SMILES in ``column``, each in its own split or by scaffold."""
+    """The tables of ``config.test`` by name, with SMILES in ``column``, each in its own split or by scaffold.
+
+    Columns that ``target`` names are the targets of the tables that have them.
+    """
     if config.test is None:
         return {}
+    tables = tables_in(config.test)
+    named = named_targets(config.test, tables, target) if target else {}
     plain = {
         "test": None,
         "column": column,
-        "targets": target,
         "molecules": None,
         "train_molecules": None,
         "max_atoms": max(config.max_atoms, USUAL_ATOMS),  # a preset's lower limit is for training speed
         "kind": "auto",
     }
     return {
-        name: load_molecules(config.changed(plain | {"data": path, "split": "auto"}), True, naming)
-        for name, path in tables_in(config.test).items()
+        name: load_molecules(
+            config.changed(plain | {"data": path, "split": "auto", "targets": named.get(name)}), True, naming
+        )
+        for name, path in tables.items()
     }

@@ -6,19 +6,20 @@ from pathlib import Path
 
 from sepnorm.domains import Look
 from sepnorm.domains.molecules.config import MoleculeConfig
+from sepnorm.domains.molecules.folders import tables_in
 from sepnorm.domains.molecules.splits import look_at_split
-from sepnorm.domains.molecules.tables import KNOWN, SPLITS, Table, read_table, tables_in
+from sepnorm.domains.molecules.tables import KNOWN, SPLITS, Table, read_table
 
 _TRAINED = 0.8  # share of training molecules if the data has no split
 
 
 def has_targets(config: MoleculeConfig) -> bool:
-    """Whether a file or folder has a target column; assumed for names of the Hub."""
+    """Whether a file or folder has a target column; assumed for names of the Hub. Raises if it is not clear which."""
     if config.targets or _is_elsewhere(config.data):
         return True
     if config.stream is not None:
-        return bool(_of_stream(config).targets)
-    return bool(read_table(config.data, config.column, labelled=False).targets)
+        return bool(_of_stream(config, None).targets)
+    return bool(read_table(config.data, config.column, labelled=None).targets)
 
 
 def look_at(config: MoleculeConfig) -> Look:
@@ -29,9 +30,11 @@ def look_at(config: MoleculeConfig) -> Look:
         tables_in(config.test)
     if _is_elsewhere(config.data):
         return Look(f"{model} ({learns})", config.data, "its test molecules")
+    labelled = config.task == "supervised"
     if config.stream is not None:
-        return Look(f"{model} ({learns})", f"a stream of {Path(config.data).name}", _scored(config, _of_stream(config)))
-    table = read_table(config.data, config.column, config.targets, labelled=config.task == "supervised")
+        scored = _scored(config, _of_stream(config, labelled))
+        return Look(f"{model} ({learns})", f"a stream of {Path(config.data).name}", scored)
+    table = read_table(config.data, config.column, config.targets, labelled)
     look_at_split(table, config)
     count = len(table.smiles) if config.molecules is None else min(config.molecules, len(table.smiles))
     train = min(_train_count(table, count), config.train_molecules or count)
@@ -46,13 +49,13 @@ def _scored(config: MoleculeConfig, table: Table) -> str:
         return f"the error on {names} of test molecules"
     if table.targets or probed:
         return f"probes of {', '.join([*([names] if names else []), *probed])}"
-    return "the geometry of [CLS] alone, since there is no property: --test TABLE probes the model for some"
+    return "the geometry of [CLS] alone, since no column is clearly a property: --test TABLE probes the model for some"
 
 
-def _of_stream(config: MoleculeConfig) -> Table:
+def _of_stream(config: MoleculeConfig, labelled: bool | None) -> Table:
     from sepnorm.domains.molecules.streaming import streamed_table
 
-    return streamed_table(config)[2]
+    return streamed_table(config, labelled)[2]
 
 
 def _train_count(table: Table, count: int) -> int:

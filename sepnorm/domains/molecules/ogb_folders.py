@@ -44,7 +44,7 @@ def ogb_splits(folder: Path, count: int) -> list[str] | None:
     return splits
 
 
-class _Stored:
+class Stored:
     """Stands for NumPy's arrays and types while these are unpickled, so that a file cannot reach code of NumPy's."""
 
     def __init__(self, *given: Any) -> None:
@@ -65,7 +65,7 @@ def _pickled_rows(path: Path, count: int) -> dict[str, Any]:
 
     rows = {}
     try:
-        found = load_stored(path, [(_Stored, name) for name in _NAMES])
+        found = load_stored(path, [(Stored, name) for name in _NAMES])
         for name in ("train", "valid"):
             _, shape, kind, _, data = found[name].state
             if len(shape) != 1 or kind.given[0] != "i8" or kind.state[1] != "<":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections import defaultdict
 from itertools import takewhile
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from sepnorm.data.folders import shards
 from sepnorm.data.places import is_address
 from sepnorm.data.tables import TABLES
-from sepnorm.domains.molecules.tables import LINES, SPLITS
+from sepnorm.domains.molecules.tables import LINES, split_of_name
 from sepnorm.errors import SepNormError
 
 
@@ -25,8 +24,8 @@ def files_by_split(source: str) -> dict[str, list[str]]:
     root = Path(*takewhile(lambda part: not glob.has_magic(part), Path(source).parts))
     found: dict[str, list[str]] = defaultdict(list)
     for file in shards(source, (*LINES, *TABLES, ".tar"))[1]:
-        words = [re.split("[^a-z]", part.lower())[0] for part in Path(file).relative_to(root).parts]
-        found[next((split for word in words for split, names in SPLITS.items() if word in names), "")].append(file)
+        splits = map(split_of_name, Path(file).relative_to(root).parts)
+        found[next(filter(None, splits), "")].append(file)
     held_out = [split for split in ("valid", "test") if split in found]
     if not held_out or len(found) == 1:
         return {}

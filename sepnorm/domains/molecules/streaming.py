@@ -35,8 +35,11 @@ Row = tuple[str, list[float]]  # SMILES and targets
 Sample = tuple[Graph, list[float]]  # molecule and targets
 
 
-def streamed_table(config: MoleculeConfig, whole: bool = False) -> tuple[Any, str, Table]:
-    """The rows to train on, their SMILES column, and a table of some rows, which has all splits if ``whole``."""
+def streamed_table(config: MoleculeConfig, labelled: bool | None, whole: bool = False) -> tuple[Any, str, Table]:
+    """The rows to train on, their SMILES column, and a table of some rows, which has all splits if ``whole``.
+
+    ``labelled``: see ``usual_targets``.
+    """
     if config.data in PACKAGED:
         raise SepNormError(f"{config.data} is small and is read whole: leave stream out, or name other data.")
     if table := ogb_table(Path(config.data)):
@@ -60,7 +63,6 @@ def streamed_table(config: MoleculeConfig, whole: bool = False) -> tuple[Any, st
     if in_lines:
         columns["smiles"] = [_first_word(text) for text in columns.pop(_LINE)]
     column = _LINE if in_lines else smiles_column(config.data, columns, config.column)
-    labelled = config.task == "supervised"
     return rows, column, choose(config.data, columns, config.column, config.targets, labelled)
 
 
@@ -95,7 +97,7 @@ class MoleculeStream:
 
     def __init__(self, config: MoleculeConfig) -> None:
         self._config = config
-        self._rows, self._column, table = streamed_table(config, whole=True)
+        self._rows, self._column, table = streamed_table(config, config.task == "supervised", whole=True)
         self.data = arrange(table, config)
         held_out = (*self.data.valid.smiles, *self.data.test.smiles)
         self._held_out = frozenset(map(_first_word, held_out))  # without names, as the rows are compared

@@ -16,12 +16,12 @@ from sepnorm.data.tables import (
     TEXT,
     csv_table,
     parquet_batches,
-    stem_of,
     suffix_of,
     text_lines,
     unreadable,
 )
 from sepnorm.domains.molecules.ogb_folders import ogb_splits, ogb_table
+from sepnorm.domains.molecules.targets import usual_targets
 from sepnorm.errors import SepNormError, nearest, one_line
 from sepnorm.files import DAMAGE
 
@@ -29,15 +29,11 @@ from sepnorm.files import DAMAGE
 KNOWN = {"zinc": "graphs-datasets/ZINC", "ogbg-molhiv": "OGB/ogbg-molhiv", "ogbg-molpcba": "OGB/ogbg-molpcba"}
 #: Names of the three splits in tables and files.
 SPLITS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test", "testing")}
-_KINDS = (".csv", ".tsv", ".parquet")
+KINDS = (".csv", ".tsv", ".parquet")
 PACKAGED = ("nci", "solubility")
 LINES = (".smi", ".smiles", *TEXT)  # a molecule at the start of each line, perhaps followed by its name
-NAMING = "name it by --set targets=NAME"
+NAMING = "name it by --set targets=NAME, or pretrain without it by --set task=pretrain"
 _SMILES = ("smiles", "SMILES", "Smiles", "canonical_smiles", "mol")
-_TARGETS = (
-    "y target label expt exp p_np HIV_active homolumogap solubility activity class",
-    "measured log solubility in mols per litre",
-)
 
 
 @dataclass(eq=False)
@@ -60,29 +56,19 @@ class Table:
         )
 
 
-def tables_in(source: str) -> dict[str, str]:
-    """The tables and folders of OGB in a folder, or a single one, by name without suffix."""
-    path = Path(source)
-    alone = not path.is_dir() or ogb_table(path) is not None
-    found: dict[str, str] = {}
-    for place in [path] if alone else sorted(path.iterdir()):
-        if not ogb_table(place) and not (place.is_file() and suffix_of(place) in _KINDS):
-            continue
-        name = stem_of(place) if place.is_file() else place.resolve().name
-        if name in found:
-            raise SepNormError(
-                f"{source} has two tables named {name!r}, {found[name]} and {place}: rename one of them."
-            )
-        found[name] = str(place)
-    if not found:
-        raise SepNormError(
-            f"{source} is no table of molecules and no folder with {', '.join(_KINDS)} (also .gz) or folders of OGB."
-        )
-    return found
+def split_of_name(name: str) -> str:
+    """The split that a name begins with, as ``train`` in ``train-0.csv``; empty for none."""
+    word = re.split("[^a-z]", name.lower())[0]
+    return next((split for split, names in SPLITS.items() if word in names), "")
 
 
 def read_table(
-    source: str, column: str | None = None, targets: str | None = None, labelled: bool = True, naming: str = NAMING
+    source: str,
+    column: str | None = None,
+    targets: str | None = None,
+    labelled: bool | None = True,
+    naming: str = NAMING,
+    several: bool = False,
 ) -> Table:
     """Reads a table of molecules.
 
@@ -90,9 +76,8 @@ def read_table(
         source: ``nci``, ``solubility``, a CSV or parquet file (also .gz), a folder with a table per split or as OGB
             unpacks it (see ``ogb_folders``), or a Hugging Face dataset.
         column: column with SMILES; by default one with a usual name.
-        targets: columns with targets, separated by commas; by default recognised by name or content.
-        labelled: raise if there is no target.
-        naming: how to name the target, for the error message.
+        targets: columns with targets, separated by commas; by default recognised as ``usual_targets`` says.
+        labelled, naming, several: see ``usual_targets``.
     """
     path = Path(source)
     if source in PACKAGED:  # even if a folder has this name, which is ./nci
@@ -102,13 +87,13 @@ def read_table(
         given = ogb_splits(path, len(next(iter(columns.values()))))
         columns |= {} if given is None else {"split": given}
     elif path.is_dir():
-        columns = joined({split: columns_of(_split_file(path, names)) for split, names in SPLITS.items()})
+        columns = joined({split: columns_of(split_file(path, split)) for split in SPLITS})
     elif path.is_file():
         columns = columns_of(path)
     else:
         require_here(source)
         columns = _hub(source)
-    return choose(source, columns, column, targets, labelled, naming)
+    return choose(source, columns, column, targets, labelled, naming, several)
 
 
 def choose(
@@ -116,8 +101,9 @@ def choose(
     columns: dict[str, list[Any]],
     column: str | None,
     targets: str | None,
-    labelled: bool,
+    labelled: bool | None,
     naming: str = NAMING,
+    several: bool = False,
 ) -> Table:
     """Selects the relevant columns of a table; see ``read_table``."""
     splits = columns.get("split")
@@ -135,7 +121,7 @@ def choose(
     if targets:
         wanted = [_named(source, columns, target.strip()) for target in targets.split(",")]
     else:
-        wanted = _usual_target(source, columns, name, labelled, naming)
+        wanted = usual_targets(source, columns, name, labelled, naming, several)
     return Table(source, columns[name], {each: columns[each] for each in wanted}, splits)
 
 
@@ -156,57 +142,35 @@ def _named(source: str, columns: dict[str, list[Any]], name: str) -> str:
     return name
 
 
-def _usual_target(source: str, columns: dict[str, list[Any]], smiles: str, labelled: bool, naming: str) -> list[str]:
-    """The target columns: one with a usual name, or the only numeric one, or all if all hold classes, as in Tox21.
-
-    Without ``labelled`` the list may be empty.
-    """
-    usual = [name for name in (*_TARGETS[0].split(), *_TARGETS[1:]) if name in columns]
-    numbers = [
-        name
-        for name, values in columns.items()
-        if name not in (smiles, "split") and isinstance(next((v for v in values if v is not None), None), int | float)
-    ]
-    if not usual and len(numbers) > 1 and all(_holds_classes(columns[name]) for name in numbers):
-        return numbers
-    if not usual and len(numbers) != 1:
-        if not labelled:
-            return []
-        raise SepNormError(
-            f"which column of {source} is the target is not clear (it has {', '.join(columns)}): {naming}."
-        )
-    return (usual or numbers)[:1]
-
-
-def _holds_classes(values: list[Any]) -> bool:
-    """Whether all known values are 0 or 1."""
-    return all(value in (0, 1, None) or value != value for value in values)
-
-
 def columns_of(path: Path) -> dict[str, list[Any]]:
     """All columns of a CSV, TSV or parquet file, or of a file with SMILES in lines."""
+    if suffix_of(path) in LINES:
+        return {"smiles": list(smiles_lines(path))}
+    found: dict[str, list[Any]] = {}
+    for part in parts_of(path):
+        for name, values in part.items():
+            found.setdefault(name, []).extend(values)
+    if not any(found.values()):
+        raise SepNormError(f"{path} holds no rows.")
+    return found
+
+
+def parts_of(path: Path) -> Iterator[dict[str, list[Any]]]:
+    """Some rows after another of a CSV, TSV or parquet file, by column."""
     import pyarrow
 
     kind = suffix_of(path)
-    if kind in LINES:
-        return {"smiles": list(smiles_lines(path))}
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise SepNormError(
             f"{path} is no table of molecules: give a .csv, .tsv or .parquet file, or SMILES in lines as .smi (also .gz)."
         )
     try:
-        batches = parquet_batches(path) if kind == ".parquet" else csv_table(path, kind == ".tsv").to_batches()
-        found: dict[str, list[Any]] = {}
-        for batch in batches:
-            for name in batch.schema.names:
-                found.setdefault(name, []).extend(map(_cut, batch.column(name).to_pylist()))
+        for batch in parquet_batches(path) if kind == ".parquet" else csv_table(path, kind == ".tsv").to_batches():
+            yield {name: list(map(_cut, batch.column(name).to_pylist())) for name in batch.schema.names}
     except SepNormError:
         raise
     except (pyarrow.ArrowException, *DAMAGE) as error:
         raise SepNormError(f"{path} cannot be read as a table: {one_line(error)}.") from error
-    if not any(found.values()):
-        raise SepNormError(f"{path} holds no rows.")
-    return found
 
 
 def smiles_lines(path: Path) -> Iterator[str]:
@@ -226,10 +190,19 @@ def _cut(value: Any) -> Any:
     return value[: LONGEST_TEXT + 1] if isinstance(value, str) else value
 
 
-def _split_file(folder: Path, names: tuple[str, ...]) -> Path:
-    found = [file for file in sorted(folder.iterdir()) if file.name.split(".")[0].lower() in names]
+def split_file(folder: Path, split: str) -> Path:
+    tables = [
+        file
+        for file in sorted(folder.iterdir())
+        if suffix_of(file) in (*KINDS, *LINES) and split_of_name(file.name) == split
+    ]
+    found = [file for file in tables if file.name.split(".")[0].lower() in SPLITS[split]][:1] or tables
     if not found:
-        raise SepNormError(f"{folder} has no table for {names[0]}: it needs train, valid and test, as train.csv.")
+        raise SepNormError(f"{folder} has no table for {split}: it needs train, valid and test, as train.csv.")
+    if len(found) > 1:
+        raise SepNormError(
+            f"{folder} has several tables for {split}, {found[0].name} and {found[1].name}: join them into one."
+        )
     return found[0]
 
 

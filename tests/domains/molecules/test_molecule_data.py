@@ -295,6 +295,12 @@ def test_files_that_are_no_tables_are_refused(tmp_path):
     (tmp_path / "a.sdf").write_text("x")
     with pytest.raises(SepNormError, match="is no table of molecules"):
         read_table(str(tmp_path / "a.sdf"))
+    (tmp_path / "b.csv").write_text("smiles;y\nCCO;1\n")
+    with pytest.raises(SepNormError, match=r"has a single column, 'smiles;y': separate cells by commas"):
+        read_table(str(tmp_path / "b.csv"))
+    (tmp_path / "b.tsv").write_text("smiles,y\nCCO,1\n")
+    with pytest.raises(SepNormError, match=r"has a single column, 'smiles,y': separate cells by tabs"):
+        read_table(str(tmp_path / "b.tsv"))
     with pytest.raises(SepNormError, match="has no table for train"):
         read_table(str(tmp_path))
 
@@ -310,7 +316,7 @@ def test_the_packaged_molecules_are_there(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", [b"smiles,y\nC\xff\xfe,1\n\xaa,2\n", b"smiles,smiles\nC,C\n"])
 def test_a_table_that_is_no_text_or_has_a_column_twice_is_one_sentence(tmp_path, content):
     (tmp_path / "t.csv").write_bytes(content)
-    with pytest.raises(SepNormError, match=r"cannot be read as a table|not valid molecules|holds SMILES"):
+    with pytest.raises(SepNormError, match=r"cannot be read as a table|not valid molecules|has two columns 'smiles'"):
         load_molecules(PRESETS["demo"].changed({"data": str(tmp_path / "t.csv")}))
 
 

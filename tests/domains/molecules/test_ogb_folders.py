@@ -16,7 +16,8 @@ import torch
 from sepnorm import SepNormError
 from sepnorm.domains.molecules.config import PRESETS, MoleculeConfig
 from sepnorm.domains.molecules.data import load_molecules, load_probed
-from sepnorm.domains.molecules.tables import read_table, tables_in
+from sepnorm.domains.molecules.folders import tables_in
+from sepnorm.domains.molecules.tables import read_table
 
 SMILES = [f"{'C' * (i % 6)}N{'C' * (i // 6)}O" for i in range(30)]
 
@@ -56,8 +57,9 @@ def test_a_model_is_tested_on_folders_of_ogb_by_their_own_splits(tmp_path):
     for place in (tmp_path, tmp_path / "ogbg_molpcba"):
         found = load_probed(config("nci", task="pretrain", test=str(place)))["ogbg_molpcba"]
         assert found.names == ["PCBA-1", "PCBA-2"] and found.test.smiles == SMILES[3:6]
+    (tmp_path / "empty").mkdir()
     with pytest.raises(SepNormError, match="or folders of OGB"):
-        tables_in(str(tmp_path / "ogbg_molpcba/split"))
+        tables_in(str(tmp_path / "empty"))
 
 
 def test_tables_are_named_without_their_suffixes_and_no_name_stands_for_two(tmp_path):

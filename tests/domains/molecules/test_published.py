@@ -139,6 +139,18 @@ def test_training_reaches_every_weight_that_is_used(classes):
         assert (value.grad is None) if frozen else bool(value.grad.abs().sum()), name
 
 
+@pytest.mark.parametrize(
+    ("classes", "missing"), [(1, [torch.nan]), (3, [torch.nan]), (3, [torch.nan] * 3), (3, [-100])]
+)
+def test_a_batch_without_labels_has_the_loss_0_and_teaches_nothing(classes, missing):
+    built = model(num_classes=classes)
+    labels = torch.tensor([missing] * len(SMILES)).squeeze(1)
+    loss = built(**built.collate(graphs()), labels=labels).loss
+    loss.backward()
+    assert loss == 0
+    assert all(value.grad is None or not value.grad.any() for value in built.parameters())
+
+
 def test_losses_are_those_of_transformers_4():
     logits_of = model()(**model().collate(graphs())).logits[:, 0]
     wanted = torch.linspace(-1, 1, len(SMILES))

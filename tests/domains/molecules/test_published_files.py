@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import zipfile
 from itertools import islice
@@ -20,6 +21,7 @@ from sepnorm import Graphormer, SepNormError
 from sepnorm.domains.encoders import open_encoder
 from sepnorm.domains.molecules.features import featurise
 from sepnorm.domains.molecules.model import encode
+from sepnorm.errors import SepNormWarning
 
 
 def same(one: Graphormer, other: Graphormer) -> bool:
@@ -85,6 +87,55 @@ def test_microsofts_checkpoints_tell_their_sizes(tmp_path, kept):
     assert again.config.collator == "microsoft" and again.config.pre_layernorm
     assert again.config.multi_hop_max_dist == built.config.multi_hop_max_dist
     assert again.config.activation_dropout == (0.1 if kept == "nothing" else 0.25)
+
+
+def with_numbers(name: bytes) -> bytes:
+    """A checkpoint with a number of NumPy's, under the name that an old or a new NumPy has for it."""
+    stored = io.BytesIO()
+    torch.save(microsoft(model(), extra_state={"val_loss": np.float64(0.1), "steps": np.int64(3)}), stored)
+    written = stored.getvalue()
+    both = (b"numpy._core.multiarray", b"numpy.core.multiarray")
+    here = both[0] if both[0] in written else both[1]
+    assert here in written
+    renamed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(written)) as source, zipfile.ZipFile(renamed, "w") as target:
+        for entry in source.namelist():
+            target.writestr(entry, source.read(entry).replace(here, name))
+    return renamed.getvalue()
+
+
+@pytest.mark.parametrize("name", [b"numpy._core.multiarray", b"numpy.core.multiarray"])
+def test_numbers_of_numpy_beside_the_weights_do_not_matter(tmp_path, name):
+    (tmp_path / "checkpoint.pt").write_bytes(with_numbers(name))
+    assert same(model(), Graphormer.from_published(tmp_path / "checkpoint.pt"))
+
+
+def test_weights_of_parallel_training_and_a_state_dict_by_name_are_read(tmp_path):
+    state = {f"module.{name}": value for name, value in microsoft(model())["model"].items()}
+    for number, kept in enumerate(({"model": state}, {"state_dict": state}, state)):
+        torch.save(kept, tmp_path / f"{number}.pt")
+        assert same(model(), Graphormer.from_published(tmp_path / f"{number}.pt"))
+
+
+def test_microsofts_are_saved_for_the_collator_of_transformers(tmp_path):
+    torch.save(microsoft(model()), tmp_path / "checkpoint.pt")
+    first = Graphormer.from_published(tmp_path / "checkpoint.pt")
+    with pytest.warns(SepNormWarning, match="19 or more bonds apart or not connected"):
+        first.save_published(tmp_path / "one")
+    again = Graphormer.from_published(tmp_path / "one")
+    there = Graphormer.from_published(tmp_path / "one", collator="transformers")
+    named = Graphormer.from_published(tmp_path / "one", collator="microsoft")
+    short, far = (featurise(texts, "ogb")[0] for texts in (["CCO", "c1ccccc1CCN"], ["C" * 30, "CC.O"]))
+    with torch.no_grad():
+        for found in (again, named, there):
+            assert torch.equal(found(**found.collate(short)).logits, first(**first.collate(short)).logits)
+        for found in (again, named):
+            assert torch.equal(found(**found.collate(far)).logits, first(**first.collate(far)).logits)
+        assert not torch.equal(there(**there.collate(far)).logits, first(**first.collate(far)).logits)
+    with pytest.warns(SepNormWarning):
+        again.save_published(tmp_path / "two")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
 def test_what_is_given_comes_before_what_a_checkpoint_says(tmp_path):

@@ -22,8 +22,9 @@ FIXED: dict[str, Any] = {
     "pad_token_id": 0,
 }
 #: Offset from the category of an atom to its row of the table, by collator. The weights on the Hub were trained with
-#: Microsoft's collator; that of transformers adds one more.
-COLLATORS = {"transformers": 3, "microsoft": 2}
+#: Microsoft's collator; that of transformers adds one more. "shifted" is Microsoft's for a table that ``save_published``
+#: shifted by a row, so that the collator of transformers finds the same vectors in it.
+COLLATORS = {"transformers": 3, "microsoft": 2, "shifted": 3}
 #: Limit of ``spatial_pos`` in the collator of transformers, which ignores the config.
 _TRANSFORMERS_POS_MAX = 20
 
@@ -40,7 +41,7 @@ class PublishedConfig(PretrainedConfig):
         num_spatial: rows of the table of distances.
         num_edge_dis: rows of the table of hops.
         multi_hop_max_dist: number of bonds of a shortest path that count.
-        spatial_pos_max: distance from which atoms do not attend to each other, with the collator ``"microsoft"``.
+        spatial_pos_max: distance from which atoms do not attend to each other, but for the collator ``"transformers"``.
         edge_type: ``"multi_hop"`` for all bonds of a shortest path, ``"one_hop"`` for the bond between two atoms.
         max_nodes: largest number of atoms.
         num_hidden_layers: number of blocks.
@@ -57,7 +58,8 @@ class PublishedConfig(PretrainedConfig):
         embed_scale: factor of the embeddings; None for 1.
         num_trans_layers_to_freeze: number of leading blocks that are not trained.
         features: the feature set of atoms and bonds, ``"ogb"`` or ``"zinc"``.
-        collator: the collator that turns molecules into tensors, ``"transformers"`` or ``"microsoft"``.
+        collator: the collator that turns molecules into tensors, ``"transformers"`` or ``"microsoft"``; ``"shifted"``
+            for Microsoft's with an atom table that ``save_published`` shifted.
         **kwargs: settings of every ``PretrainedConfig``.
     """
 

@@ -1,9 +1,8 @@
-"""Reads and writes published checkpoints: folders of transformers 4, and pickled weights, without running code."""
+"""Reads published checkpoints: folders of transformers 4, and pickled weights, without running code."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import pickle
 import re
 import zipfile
@@ -16,17 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sepnorm.domains.molecules.ogb_folders import Stored
 from sepnorm.domains.molecules.published.config import FIXED, PublishedConfig
 from sepnorm.errors import SepNormError, one_line
-from sepnorm.files import DAMAGE, make_folder, require_file, write_text, write_whole
-from sepnorm.layer import TokenNorm
+from sepnorm.files import DAMAGE, require_file
 from sepnorm.surgery.opening.settings import read_named, regular, vet_size, weight_files
 from sepnorm.surgery.opening.sizes import Size, require_fitting
 
 #: The published models on the Hub, by their names in papers and documentation.
 KNOWN = {f"graphormer-base-pcqm4m{version}": f"clefourrier/graphormer-base-pcqm4m{version}" for version in ("v1", "v2")}
 _PICKLED = "pytorch_model.bin"
-_CLASSES = {True: "GraphormerForGraphClassification", False: "GraphormerModel"}  # with and without a head
 #: Microsoft's names of weights that differ, with the names of transformers.
 _RENAMED = {
     "encoder.embed_out.weight": "classifier.classifier.weight",
@@ -39,7 +37,9 @@ _ARGUMENTS = {
     name: name
     for name in "multi_hop_max_dist spatial_pos_max edge_type max_nodes dropout attention_dropout activation_fn".split()
 } | {"activation_dropout": "act_dropout"}
-_SETTINGS = frozenset(FIXED) | frozenset(inspect.signature(PublishedConfig.__init__).parameters) - {"self", "kwargs"}
+SETTINGS = frozenset(FIXED) | frozenset(inspect.signature(PublishedConfig.__init__).parameters) - {"self", "kwargs"}
+#: A number of NumPy's beside the weights, such as the best loss so far, stands in the way of nothing.
+_NUMPY = ("numpy.dtype", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar")
 UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, pickle.UnpicklingError)
 
 
@@ -52,9 +52,12 @@ def read_published(cls: Any, source: str | Path, given: Mapping[str, Any]) -> An
         settings, state, where = _microsoft(path)
     else:
         settings, state, where = _folder(_fetched(str(source)))
+    given = dict(given)
+    if settings.get("collator") == "shifted" and given.get("collator") == "microsoft":
+        del given["collator"]  # which it is, with the rows where they are
     values = [tensor.numel() for tensor in state.values()]
     try:
-        config = PublishedConfig(**(settings | {"num_classes": _classes(state)} | dict(given)))
+        config = PublishedConfig(**(settings | {"num_classes": _classes(state)} | given))
         require_fitting(lambda: cls(config), Size(len(values), sum(values)), where)
     except SepNormError:
         raise
@@ -63,31 +66,6 @@ def read_published(cls: Any, source: str | Path, given: Mapping[str, Any]) -> An
     model = cls(config).to(next(iter(state.values())).dtype)
     _fill(model, state, where)
     return model.eval()
-
-
-def write_published(model: Any, folder: Path) -> None:
-    """See ``Graphormer.save_published``."""
-    from safetensors.torch import save_file
-
-    if any(isinstance(module, TokenNorm) for module in model.modules()):
-        raise SepNormError(
-            "a model with separate norms cannot be saved as published: sepnorm.revert puts the old norms back, and sepnorm.save "
-            "keeps the new ones."
-        )
-    make_folder(folder)
-    headed = model.classifier is not None
-    state = {name if headed else name.removeprefix("encoder."): value for name, value in model.state_dict().items()}
-    state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-    settings = model.config.to_dict()
-    kept = {name: settings[name] for name in sorted(_SETTINGS) if name in settings}
-    kept |= {
-        "model_type": PublishedConfig.model_type,
-        "architectures": [_CLASSES[headed]],
-        "num_classes": model.config.num_classes or 1,
-        "torch_dtype": str(model.dtype).removeprefix("torch."),
-    }
-    write_text(folder / "config.json", json.dumps(kept, indent=2, sort_keys=True))
-    write_whole(folder / "model.safetensors", lambda place: save_file(state, place, metadata={"format": "pt"}))
 
 
 # ---- transformers -------------------------------------------------------------------------------------------------
@@ -107,7 +85,7 @@ def _folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Path]:
         )
     state = _prefixed(_weights(folder))
     longest = max((side for tensor in state.values() for side in tensor.shape), default=0)
-    settings = {key: vet_size(key, value, where, longest) for key, value in config.items() if key in _SETTINGS}
+    settings = {key: vet_size(key, value, where, longest) for key, value in config.items() if key in SETTINGS}
     return settings, state, where
 
 
@@ -158,7 +136,8 @@ def _microsoft(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], Path]:
     if described or path.suffix == ".safetensors":
         raise _of_transformers(path)
     found = _unpickled(path)
-    state = _tensors(found.get("model", found), path)
+    state = _tensors(found.get("model", found.get("state_dict", found)), path)
+    state = {name.removeprefix("module."): value for name, value in state.items()}  # of DistributedDataParallel
     if any(name.startswith(_TRANSFORMERS) for name in state):
         raise _of_transformers(path)
     state = {_RENAMED.get(name, name): value for name, value in state.items() if name not in _UNUSED}
@@ -243,7 +222,7 @@ def reason(error: BaseException) -> str:
 def _unpickled(path: Path) -> Mapping[str, Any]:
     """The contents of a checkpoint, which may have arguments of the training run beside its weights."""
     try:
-        found = load_stored(path, [Namespace])
+        found = load_stored(path, [Namespace, *((Stored, name) for name in _NUMPY)])
     except SepNormError:
         raise
     except UNREADABLE as error:

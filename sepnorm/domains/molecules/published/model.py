@@ -109,13 +109,17 @@ class GraphormerForGraphClassification(PreTrainedModel):
         A model without a head is written as ``GraphormerModel``. The format has no separate norms: call
         ``sepnorm.revert`` before, or use ``sepnorm.save`` to keep them.
 
+        With Microsoft's collator, the atom table is shifted by a row for the collator of transformers, which also
+        hides atoms from each other that are 19 or more bonds apart or not connected: a warning says so. Opened here
+        again, the model is the same.
+
         Args:
             folder: the folder to write to; it is created if needed.
 
         Raises:
             SepNormError: if the model has separate norms.
         """
-        from sepnorm.domains.molecules.published.files import write_published
+        from sepnorm.domains.molecules.published.saving import write_published
 
         write_published(self, Path(folder))
 
@@ -232,15 +236,17 @@ def _required(name: str, value: Any, shape: tuple[int, ...], most: int | None = 
 
 
 def _loss(logits: Tensor, labels: Any) -> Tensor:
-    """The loss of transformers 4. Missing labels (NaN) do not count."""
+    """The loss of transformers 4. Missing labels (NaN) do not count; it is 0 if all are missing."""
     if not isinstance(labels, Tensor) or tuple(labels.shape) not in (logits.shape, logits.shape[:1]):
         found = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
         raise SepNormError(f"labels have the shape {tuple(logits.shape[:1])} or {tuple(logits.shape)}, found {found}.")
     known = ~labels.isnan() if labels.is_floating_point() else torch.ones_like(labels, dtype=torch.bool)
     if logits.shape[1] == 1:
-        return F.mse_loss(logits.view_as(labels)[known], labels[known].to(logits.dtype))
+        squares = F.mse_loss(logits.view_as(labels)[known], labels[known].to(logits.dtype), reduction="sum")
+        return squares / known.sum().clamp(min=1)
     if labels.dim() == 1:
-        return F.cross_entropy(logits[known], labels[known].long())
+        wanted = labels[known].long()
+        return F.cross_entropy(logits[known], wanted, reduction="sum") / (wanted >= 0).sum().clamp(min=1)
     return F.binary_cross_entropy_with_logits(logits[known], labels[known].to(logits.dtype), reduction="sum")
 
 
