@@ -53,9 +53,9 @@ def to_image(content: Any, side: int | None = None) -> Any:
 def _require_small_tiles(image: Any) -> None:
     """Raises for a TIFF whose tiles are larger than any image that is opened: Pillow takes room for a whole tile."""
     tags = getattr(image, "tag_v2", {})
-    sides = [tags.get(tag) for tag in (322, 323)]
-    if all(isinstance(side, int) for side in sides) and math.prod(sides) > _MOST_PIXELS:
-        raise ValueError(f"its tiles have {sides[0]:,} x {sides[1]:,} pixels, and {_MOST_PIXELS:,} are the most")
+    width, height = tags.get(322), tags.get(323)
+    if isinstance(width, int) and isinstance(height, int) and width * height > _MOST_PIXELS:
+        raise ValueError(f"its tiles have {width:,} x {height:,} pixels, and {_MOST_PIXELS:,} are the most")
 
 
 def _eight_bit(image: Any) -> Any:
