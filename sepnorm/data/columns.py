@@ -7,6 +7,9 @@ from typing import Any
 
 from sepnorm.errors import SepNormError
 
+#: Most dimensions of embeddings. Memory grows with their number, and with its square where there are as many rows.
+_WIDEST = 16_384
+
 
 def require_commas(line: str) -> None:
     """Refuses cells that are separated by semicolons or tabs, also where commas are part of their numbers."""
@@ -72,3 +75,9 @@ def counts_in_floats(column: Any) -> bool:
 def labels_of(cells: Iterable[Any]) -> list[str | None]:
     """Labels as text. A cell that is empty or NaN is no class of its own, but None."""
     return [None if cell is None or cell == "" or cell != cell else str(cell) for cell in cells]
+
+
+def require_narrow(dim: int, most: int = _WIDEST) -> None:
+    """Raises for embeddings of more dimensions than can be measured within memory."""
+    if dim > most:
+        raise SepNormError(f"its embeddings have {dim:,} dimensions, and {most:,} are the most that are read.")

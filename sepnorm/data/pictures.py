@@ -35,6 +35,7 @@ def to_image(content: Any, side: int | None = None) -> Any:
     pixels = image.width * image.height
     if pixels > _MOST_PIXELS:
         raise ValueError(f"it has {image.width:,} x {image.height:,} pixels, and {_MOST_PIXELS:,} are the most")
+    _require_small_tiles(image)
     if side is not None:
         image.draft("RGB", (2 * side, 2 * side))
         pixels = image.width * image.height
@@ -47,6 +48,14 @@ def to_image(content: Any, side: int | None = None) -> Any:
     factor = math.ceil(math.sqrt(image.width * image.height / _KEPT_PIXELS))
     image = image if image.mode in ("RGB", "L") else image.convert("RGB")
     return _upright(image.reduce(factor).convert("RGB"))
+
+
+def _require_small_tiles(image: Any) -> None:
+    """Raises for a TIFF whose tiles are larger than any image that is opened: Pillow takes room for a whole tile."""
+    tags = getattr(image, "tag_v2", {})
+    width, height = tags.get(322), tags.get(323)
+    if isinstance(width, int) and isinstance(height, int) and width * height > _MOST_PIXELS:
+        raise ValueError(f"its tiles have {width:,} x {height:,} pixels, and {_MOST_PIXELS:,} are the most")
 
 
 def _eight_bit(image: Any) -> Any:

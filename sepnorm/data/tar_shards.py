@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from sepnorm.data.places import is_address
 from sepnorm.data.records import IMAGES
@@ -12,6 +12,19 @@ from sepnorm.data.tables import LONGEST_TEXT
 
 _TEXTS = ("cls", "json", "label", "text", "txt")
 _LARGEST = 2**28  # bytes of a sample in a shard
+_LARGEST_NAME = 2**20  # bytes of a long name, or of other data about a member, which are read whole
+_ABOUT = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a shard. Raises for one that says more about another member than names take."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in _ABOUT and found.size > _LARGEST_NAME:
+            raise ValueError(f"a name in it has {found.size:,} bytes, and {_LARGEST_NAME:,} are the most")
+        return found
 
 
 def tar_rows(files: list[str]) -> Iterator[dict[str, Any]]:
@@ -20,7 +33,7 @@ def tar_rows(files: list[str]) -> Iterator[dict[str, Any]]:
     Ours rather than that of ``datasets``, which opens an address by an option that s3fs refuses, and unpickles some suffixes.
     """
     for name in files:
-        with _opened(name) as file, tarfile.open(fileobj=file, mode="r|") as tar:
+        with _opened(name) as file, tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar:
             yield from _rows(tar)
 
 

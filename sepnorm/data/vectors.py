@@ -8,7 +8,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sepnorm.data.columns import counts_in_floats, is_counted, is_data, labels_of, require_commas, require_numbers
+from sepnorm.data.columns import (
+    counts_in_floats,
+    is_counted,
+    is_data,
+    labels_of,
+    require_commas,
+    require_narrow,
+    require_numbers,
+)
 from sepnorm.data.npz import header, matrices
 from sepnorm.data.tables import parquet_parts
 from sepnorm.errors import SepNormError, nearest, one_line
@@ -104,6 +112,9 @@ class EmbeddingFile:
             refuse_bombs(arrays.zip)
             names = list(arrays.files)
             chosen = self.column or self._only(matrices(arrays), names, "array")
+            shape, _ = header(arrays, chosen) if chosen in names else ((), None)
+            if len(shape) == 2:
+                require_narrow(shape[1])
             array = self._get(arrays, chosen, names, "array")
             label = self.label or next((name for name in _LABELS if name in names and name != chosen), None)
             labels = None if label is None else self._labels(arrays, label, names, array.shape[:1])
@@ -121,6 +132,8 @@ class EmbeddingFile:
     def _array(self, array: Any, labels: Any = None) -> Iterator[Part]:
         from sepnorm.geometry.cloud import chunks
 
+        if array.ndim == 2:
+            require_narrow(array.shape[1])
         self.count = array.shape[0] if array.ndim == 2 else None
         start = 0
         for rows in chunks(array):
@@ -180,6 +193,7 @@ class EmbeddingFile:
         elif not wide:
             raise SepNormError(f"it has no columns of numbers that could be dimensions, only {', '.join(names)}.")
         kind = schema.field(wide[0]).type
+        require_narrow(getattr(kind, "list_size", len(wide)))
         if not _is_number(kind) and not _is_list(kind):
             raise SepNormError(f"its column {self.column!r} holds {kind}, not numbers or lists of numbers.")
         return wide, label, texts
@@ -271,6 +285,7 @@ def _from_lists(column: Any, dim: int | None) -> Tensor:
     import torch
 
     lengths = set(pyarrow.compute.list_value_length(column.drop_null()).unique().to_pylist())
+    require_narrow(max((length for length in lengths if length), default=0))
     lengths |= set() if dim is None else {dim}
     if len(lengths) > 1:
         raise SepNormError(f"its embeddings have different lengths ({', '.join(map(str, sorted(lengths)[:5]))}).")

@@ -19,6 +19,7 @@ _SYMBOLS = ("circle", "square", "triangle-up")  # distinguish labels with the sa
 _GROUPS = 20  # labels with their own style
 _BINS = 80
 _PAIRS = 20_000  # random pairs of a histogram of cosines
+_MOST_AT_ONCE = 2**24  # values of pairs that are compared at once
 _ROUNDING = 1e-6  # relative to the largest singular value: a zero in float32
 _CLIFF = 0.1  # a last singular value below this times the previous one is the zero of a trained LayerNorm
 
@@ -171,7 +172,9 @@ def random_cosines(rows: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     first = torch.randint(len(unit), (_PAIRS,), generator=generator)
     second = (first + torch.randint(1, max(len(unit), 2), (_PAIRS,), generator=generator)) % len(unit)
-    return (unit[first] * unit[second]).sum(1)
+    size = max(1, _MOST_AT_ONCE // unit.shape[1])
+    parts = zip(first.split(size), second.split(size), strict=True)
+    return torch.cat([(unit[one] * unit[other]).sum(1) for one, other in parts])
 
 
 def layer_curves(layers: Mapping[str, Sequence[SiteStatistics]]) -> list[Any]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from sepnorm.data.torch_files import ARRAYS, stored
 from sepnorm.distributed import all_equal
-from sepnorm.errors import SepNormError
-from sepnorm.files import settle, sync_below, write_text
+from sepnorm.errors import SepNormError, one_line
+from sepnorm.files import DAMAGE, settle, sync_below, write_text
 
 logger = logging.getLogger("sepnorm")
 _COMPLETE = "complete"  # a file that is written last, into a complete checkpoint
@@ -64,8 +65,21 @@ def read_note(checkpoint: Path) -> dict[str, Any]:
             "seconds": float(note["seconds"]),
             "pending": [float(loss) for loss in note["pending"]],
         }
-    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{checkpoint / _COMPLETE} is damaged: {error}") from error
+
+
+def require_plain(checkpoint: Path) -> None:
+    """Raises if the state of an optimiser, or of random numbers, holds other things than tensors and numbers."""
+    for path in sorted([*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")]):
+        try:
+            with stored(path, ARRAYS):
+                pass
+        except DAMAGE as error:
+            raise SepNormError(
+                f"{checkpoint} contains pickled objects, which are not loaded for safety: {path.name}: {one_line(error)}. "
+                "Remove that folder to resume from the checkpoint before it."
+            ) from error
 
 
 def _checkpoints(folder: Path) -> list[Path]:

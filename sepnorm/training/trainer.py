@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from torch import Tensor, nn
 
 from sepnorm.data.choices import seeded
 from sepnorm.distributed import check_joined, join, many, meet, part, rank, total, world
-from sepnorm.errors import InterruptedRunError, OthersDoneError, SepNormError, one_line
+from sepnorm.errors import InterruptedRunError, OthersDoneError
 from sepnorm.training.accumulation import Accumulation
 from sepnorm.training.batching import Steps
-from sepnorm.training.checkpoints import common_checkpoint, complete, read_note, step_of
+from sepnorm.training.checkpoints import common_checkpoint, complete, read_note, require_plain, step_of
 from sepnorm.training.devices import device_of, uses_bfloat16
 from sepnorm.training.guard import Guard
 from sepnorm.training.interruptions import lost_processes, on_interrupt
@@ -74,18 +73,13 @@ def train(
         last = common_checkpoint(folder, trainer.args.device)
     watch: _Watch = trainer.watch
     if last is not None:
+        require_plain(last)
         watch.resume(read_note(last))
         for each in watch.kept_with:
             each.resume(last)
     watch.begin()
     with on_interrupt(watch.stop), lost_processes(folder):
-        try:
-            trainer.train(resume_from_checkpoint=None if last is None else str(last))
-        except pickle.UnpicklingError as error:
-            raise SepNormError(
-                f"{last} contains pickled objects, which are not loaded for safety: {one_line(error)}. Remove that folder to "
-                "resume from the checkpoint before it."
-            ) from error
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
         if trainer.accumulation is not None:
             trainer.accumulation.end()
         if twin is not None:

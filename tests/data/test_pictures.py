@@ -2,6 +2,8 @@
 
 import io
 import os
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +87,20 @@ def test_of_a_large_jpeg_no_more_is_decoded_than_twice_what_is_needed(side, size
     assert found.size == size
     small, whole = (image.resize((32, 24), Image.Resampling.BICUBIC) for image in (found, to_image(file.getvalue())))
     assert max(abs(a - b) for a, b in zip(small.tobytes(), whole.tobytes(), strict=True)) <= 3
+
+
+def tiled(width: int, height: int) -> bytes:
+    """A grey TIFF of 4 x 2 pixels in one packed tile of this size."""
+    pixels = zlib.compress(bytes(16 * 16))
+    tags = [(256, 4), (257, 2), (258, 8), (259, 8), (262, 1), (277, 1), (322, width), (323, height)]
+    tags += [(324, 8 + 2 + 12 * (len(tags) + 2) + 4), (325, len(pixels))]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries
+    return head + bytes(4) + pixels
+
+
+def test_a_tiff_of_large_tiles_is_refused():
+    """Pillow would take room for a whole tile, however small the image is."""
+    assert to_image(tiled(16, 16)).size == (4, 2)
+    with pytest.raises(ValueError, match="its tiles have 65,536 x 32,768 pixels, and 67,108,864 are the most"):
+        to_image(tiled(2**16, 2**15))

@@ -7,7 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from sepnorm.data import pixels
 from sepnorm.data.pixels import SETTINGS, Picture
+from sepnorm.domains.images.data import to_bytes
 
 MEAN, STD = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6]
 
@@ -19,10 +21,10 @@ def noise(height: int, width: int, channels: int = 3) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", [(4, 6), (40, 7), (7, 40), (1, 1), (3, 200)])
 def test_any_image_gets_the_size_of_the_model(shape):
-    pixels = Picture((6, 10), MEAN, STD)([Image.fromarray(noise(*shape)), Image.fromarray(noise(6, 10))])
-    assert pixels.shape == (2, 3, 6, 10)
-    assert pixels.dtype == torch.float32
-    assert pixels.isfinite().all()
+    found = Picture((6, 10), MEAN, STD)([Image.fromarray(noise(*shape)), Image.fromarray(noise(6, 10))])
+    assert found.shape == (2, 3, 6, 10)
+    assert found.dtype == torch.float32
+    assert found.isfinite().all()
 
 
 def test_pixels_are_scaled_by_the_figures_of_each_channel():
@@ -73,6 +75,41 @@ def test_a_name_makes_a_batch_of_keywords():
     named = Picture((4, 4), MEAN, STD, name="pixel_values")([image])
     assert named.keys() == {"pixel_values"}
     assert torch.equal(named["pixel_values"], Picture((4, 4), MEAN, STD)([image]))
+
+
+@pytest.mark.parametrize("shape", [(1, 12_000), (12_000, 1), (3, 4000)])
+def test_a_long_image_is_not_scaled_whole(monkeypatch, shape):
+    sizes = []
+    resize = Image.Image.resize
+
+    def noted(image, size, *rest, **more):
+        sizes.append(size)
+        return resize(image, size, *rest, **more)
+
+    monkeypatch.setattr(Image.Image, "resize", noted)
+    Picture((224, 256), MEAN, STD)([Image.fromarray(noise(*shape))])
+    to_bytes(Image.fromarray(noise(*shape)), 224, 3)
+    assert sizes == [(256, 224), (224, 224)]
+
+
+@pytest.mark.parametrize("shape", [(3, 40), (50, 3), (9, 9)])
+def test_the_centre_alone_is_scaled_to_the_same_pixels(monkeypatch, shape):
+    image = Image.fromarray(noise(*shape))
+    whole = np.asarray(pixels.cover(image, 32, 48)).astype(int)
+    monkeypatch.setattr(pixels, "_MOST_SCALED", 0)
+    centre = np.asarray(pixels.cover(image, 32, 48)).astype(int)
+    assert whole.shape == centre.shape and abs(whole - centre).mean() < 5  # half a pixel of the result
+
+
+@pytest.mark.parametrize("shape", [(40, 30), (30, 41), (300, 450), (3, 200)])
+def test_usual_images_are_scaled_whole_and_then_cropped(shape):
+    image = Image.fromarray(noise(*shape))
+    scale = max(24 / shape[0], 32 / shape[1])
+    scaled = image.resize(
+        (max(32, round(shape[1] * scale)), max(24, round(shape[0] * scale))), Image.Resampling.BICUBIC
+    )
+    left, top = (scaled.width - 32) // 2, (scaled.height - 24) // 2
+    assert np.array_equal(pixels.cover(image, 24, 32), scaled.crop((left, top, left + 32, top + 24)))
 
 
 def test_what_is_saved_makes_the_same_picture_again(tmp_path):

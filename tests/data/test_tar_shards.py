@@ -80,3 +80,24 @@ def test_a_file_with_holes_is_not_read(tmp_path):
         tar.addfile(entry, io.BytesIO(bytes(512)))
     with pytest.raises(ValueError, match=r"1\.jpg in it is a file with holes"):
         list(tar_rows([str(tmp_path / "0.tar")]))
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_names_of_gigabytes_are_refused_before_they_are_read(tmp_path, kind):
+    entry = tarfile.TarInfo("long")
+    entry.type, entry.size = kind, 2**32
+    with open(tmp_path / "0.tar", "wb") as file:
+        file.write(entry.tobuf())
+        file.truncate(2**25)
+    with pytest.raises(ValueError, match="a name in it has 4,294,967,296 bytes, and 1,048,576 are the most"):
+        list(tar_rows([str(tmp_path / "0.tar")]))
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names_are_read(tmp_path, form):
+    name = f"{'a' * 300}.txt"
+    with tarfile.open(tmp_path / "0.tar", "w", format=form) as tar:
+        entry = tarfile.TarInfo(name)
+        entry.size = 3
+        tar.addfile(entry, io.BytesIO(b"cat"))
+    assert list(tar_rows([str(tmp_path / "0.tar")])) == [{"txt": "cat"}]

@@ -548,3 +548,22 @@ def test_a_damaged_header_is_one_sentence(tmp_path, shape):
     (tmp_path / "e.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + bytes(100))
     with pytest.raises(SepNormError, match=r"cannot be read as a .npy file of embeddings"):
         list(EmbeddingFile(tmp_path / "e.npy").parts())
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "lists", "fixed", "columns", "csv"])
+def test_very_wide_embeddings_are_refused_before_they_are_measured(tmp_path, form):
+    rows = np.arange(4 * 16_385, dtype=np.float32).reshape(4, -1)
+    path = tmp_path / f"e.{'parquet' if form in ('lists', 'fixed', 'columns') else form}"
+    if form == "npy":
+        np.save(path, rows)
+    elif form == "npz":
+        np.savez_compressed(path, embedding=rows)
+    elif form == "csv":
+        np.savetxt(path, rows, fmt="%.2f", delimiter=",", header=",".join(f"d{n}" for n in range(16_385)), comments="")
+    elif form == "columns":
+        pq.write_table(pa.table({f"d{n}": rows[:, n] for n in range(16_385)}), path)
+    else:
+        kind = pa.list_(pa.float32(), 16_385 if form == "fixed" else -1)
+        pq.write_table(pa.table({"embedding": pa.array(list(rows), kind)}), path)
+    with pytest.raises(SepNormError, match="embeddings have 16,385 dimensions, and 16,384 are the most"):
+        next(EmbeddingFile(path).parts())

@@ -17,6 +17,7 @@ from sepnorm import SepNorm, SepNormError
 from sepnorm.data.pixels import SETTINGS, Picture
 from sepnorm.data.records import Record
 from sepnorm.domains.encoders import convert_copy, open_encoder
+from sepnorm.domains.images import encoder as images
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
@@ -313,6 +314,40 @@ def test_damaged_settings_of_images_are_refused(folders, tmp_path):
     (tmp_path / SETTINGS).write_text('{"image_mean": [')
     with pytest.raises(SepNormError, match=r"preprocessor_config.json is damaged: Expecting value"):
         open_encoder(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ('{"image_mean": [0.5, 0.5]}', r"image_mean=\[0.5, 0.5\], and one finite number is needed for each channel"),
+        ('{"image_mean": [0.5, NaN, 0.5]}', "one finite number is needed"),
+        ('{"image_mean": [0.5, 1e400, 0.5]}', "one finite number is needed"),
+        ('{"image_mean": "abc"}', "one finite number is needed"),
+        ('{"image_mean": {"a": 1}}', "one finite number is needed"),
+        ('{"image_std": [0.5, 0, 0.5]}', r"one number above 0 is needed for each channel, of which the model has 3"),
+        ('{"image_std": [1, 1, "1"]}', "one number above 0 is needed"),
+        ('{"image_std": 0.5}', "one number above 0 is needed"),
+    ],
+)
+def test_figures_that_are_none_for_each_channel_are_refused(copied, settings, message):
+    folder = copied("vit")
+    (folder / SETTINGS).write_text(settings)
+    with pytest.raises(SepNormError, match=message):
+        open_encoder(str(folder))
+
+
+def test_a_grey_model_takes_one_figure(tmp_path):
+    T.ViTModel(T.ViTConfig(**IMAGE | {"num_channels": 1})).save_pretrained(tmp_path)
+    assert open_encoder(str(tmp_path)).prepare.mean.flatten().tolist() == [0.5]
+    (tmp_path / SETTINGS).write_text('{"image_mean": [0.2], "image_std": [0.1]}')
+    assert open_encoder(str(tmp_path)).prepare.mean.flatten().tolist() == pytest.approx([0.2])
+
+
+def test_batches_of_large_images_are_small(folders, monkeypatch):
+    encoder = open_encoder(str(folders / "vit"))
+    monkeypatch.setattr(images, "_MOST_VALUES", 2 * 3 * 16 * 16 + 1)
+    records = [Record(image, None, str(i)) for i, image in enumerate(noise(5))]
+    assert [len(part) for part, _ in encoder.batches(iter(records))] == [2, 2, 1]
 
 
 def test_a_model_for_neither_text_nor_images_is_refused(tmp_path):

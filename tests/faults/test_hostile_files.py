@@ -263,3 +263,23 @@ def test_a_pickle_in_a_checkpoint_is_refused(run, whole, tmp_path, name):
     code, _, err = run(*RUN_IMAGES, "--out", "begun", "--resume")
     assert code == 1 and "contains pickled objects, which are not loaded for safety" in err
     assert not (tmp_path / "mark").exists()
+
+
+class Bytes:
+    """Unpickled, it takes as many bytes as it says."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __reduce__(self):
+        return bytearray, (self.count,)
+
+
+def test_a_checkpoint_of_a_few_bytes_takes_no_memory(run, whole, tmp_path):
+    import torch
+
+    file = io.BytesIO()
+    torch.save({"state": Bytes(2**33)}, file)
+    resumed(whole, tmp_path, "optimizer.pt", file.getvalue())
+    code, _, err = run(*RUN_IMAGES, "--out", "begun", "--resume")
+    assert code == 1 and "which are not loaded for safety: optimizer.pt: __builtin__.bytearray" in err

@@ -302,6 +302,12 @@ def test_an_array_of_many_labels_for_each_embedding_is_refused(tmp_path):
     assert "have the shape (2, 134217528)" in said
 
 
+def test_a_few_wide_embeddings_do_not_fill_the_memory(tmp_path):
+    rows = np.ones((4, 16_384), np.float32) * np.arange(4)[:, None] * (np.arange(16_384) % 3)
+    np.savez_compressed(tmp_path / "n.npz", embedding=rows)
+    refused_or_read(tmp_path, ["diagnose", "n.npz", "--out", "out", "--quiet"], code=0)
+
+
 # ---- CSV ----------------------------------------------------------------------------------------------------------------
 
 CELLS = {

@@ -4,10 +4,12 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from browser import CHROMIUM, DRIVER, MISSING, checked_page, hover_text
 from pages import of_model
 
 from sepnorm.domains.diagnosis import diagnose
+from sepnorm.report import figures
 from sepnorm.report.diagnosis_page import short_names, write_diagnosis
 
 needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
@@ -76,3 +78,10 @@ def test_names_are_short_but_tell_targets_apart():
     assert short_names(["a/b/model", "c/other"]) == ["model", "other"]
     assert short_names(["a/model", "b/model"]) == ["a/model", "b/model"]
     assert short_names(["a/model", "a/model"]) == ["a/model (1)", "a/model (2)"]
+
+
+def test_cosines_of_pairs_are_the_same_in_parts(monkeypatch):
+    rows = torch.randn(50, 300, generator=torch.Generator().manual_seed(0))
+    whole = figures.random_cosines(rows)
+    monkeypatch.setattr(figures, "_MOST_AT_ONCE", 7 * 300 + 1)
+    assert torch.equal(figures.random_cosines(rows), whole)

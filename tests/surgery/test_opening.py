@@ -134,3 +134,31 @@ def test_weights_of_other_shapes_are_one_sentence(tmp_path):
         SepNormError, match=r"the weights of \S+model do not fit its config: some have other shapes\. Use"
     ):
         open_model(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("size", [2561, [224, 3200]])
+def test_sides_of_images_have_a_limit(tmp_path, size):
+    """No weights of a Swin depend on it, and a batch of such images takes gigabytes."""
+    config = T.SwinConfig(image_size=64, patch_size=8, embed_dim=16, depths=[1], num_heads=[2], window_size=4)
+    T.SwinModel(config).save_pretrained(tmp_path)
+    assert open_model(str(tmp_path)).model.config.image_size == 64
+    change(tmp_path / "config.json", image_size=size)
+    with pytest.raises(SepNormError, match=r"has image_size=.*, more than the 2,560 that sepnorm opens"):
+        open_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "merges.txt", "tokenizer.json", "spiece.model"])
+def test_vocabularies_of_gigabytes_are_refused(tmp_path, name):
+    text_model(tmp_path)
+    with open(tmp_path / name, "wb") as file:
+        file.truncate(2**31)
+    with pytest.raises(SepNormError, match=f"{name} has 2,048 MiB, and a vocabulary has at most 256: it is not read"):
+        open_model(str(tmp_path))
+
+
+def test_a_table_of_positions_that_is_computed_in_python_is_not_larger_than_the_weights(tmp_path):
+    sizes = {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32, "vocab_size": 50, "sinusoidal_pos_embds": True}
+    T.DistilBertModel(T.DistilBertConfig(**sizes, max_position_embeddings=64)).save_pretrained(tmp_path)
+    change(tmp_path / "config.json", max_position_embeddings=1_000_000)
+    with pytest.raises(SepNormError, match=LARGER):
+        open_model(str(tmp_path))

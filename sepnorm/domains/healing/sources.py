@@ -28,6 +28,7 @@ POOLINGS = ("cls", "mean", "sum")
 _RATED = ("sentence1", "sentence2", "score")
 _DEVELOPMENT = ("dev", "validation", "val")
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_WIDEST = 8192  # dimensions; memory grows with the square of their number
 _MISSING = 0.1  # largest share of samples without a label
 
 
@@ -91,6 +92,10 @@ def _gathered(name: str, parts: Any, labels: list[str | None] | None) -> Source:
     known: dict[int, tuple[str | None, str]] = {}
     bad = kept = 0
     for rows, part_labels, part_names in parts:
+        if rows.shape[1] > _WIDEST:
+            raise SepNormError(
+                f"{name} has vectors of {rows.shape[1]:,} dimensions, and {_WIDEST:,} are the most that are healed."
+            )
         moments = moments or Moments(rows.shape[1])
         rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
         finite = rows.isfinite().all(1)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sepnorm.data.pixels import cover
 from sepnorm.data.records import Record, read_images
 from sepnorm.domains.images.places import HELD_OUT, KNOWN, idx_files, is_for_training, open_idx, split_folders
 from sepnorm.errors import SepNormError, tell_limit
@@ -171,15 +172,7 @@ def class_names(labels: Iterable[str | None]) -> list[str]:
 
 def to_bytes(image: Any, side: int, channels: int) -> Tensor:
     """A Pillow image as bytes (channels, side, side): the shorter side is scaled to ``side``, the centre cropped."""
-    from PIL import Image
-
-    scale = side / min(image.size)
-    size = (max(side, round(image.width * scale)), max(side, round(image.height * scale)))
-    if size != image.size:
-        image = image.resize(size, Image.Resampling.BICUBIC)
-    if image.size != (side, side):
-        left, top = (image.width - side) // 2, (image.height - side) // 2
-        image = image.crop((left, top, left + side, top + side))
+    image = cover(image, side, side)
     mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
     image = image if image.mode == mode else image.convert(mode)
     return (

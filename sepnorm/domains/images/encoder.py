@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from sepnorm.errors import SepNormError
 from sepnorm.files import regular_files
 from sepnorm.surgery import model_call
 from sepnorm.surgery.families import encoder_of, is_timm, is_transformers
-from sepnorm.surgery.opening.settings import read_named
+from sepnorm.surgery.opening.settings import read_named, shown, vet_size
+
+_LARGEST_FIGURE, _LEAST_STD = 1e6, 1e-6  # of the mean and deviation of pixels
+_MOST_VALUES = 2**26  # of pixels in a batch
 
 
 def wrap(target: str, model: Any, source: Path) -> ImageEncoder | None:
@@ -29,6 +33,8 @@ def wrap(target: str, model: Any, source: Path) -> ImageEncoder | None:
     if is_timm(model):
         config = model.pretrained_cfg
         size = getattr(model.patch_embed, "img_size", None) or config["input_size"][1:]
+        for side in size:
+            vet_size("image_size", side, source, largest=0)
         return ImageEncoder(target, model, Picture(tuple(size), config["mean"], config["std"]))
     if is_transformers(model) and model.main_input_name == "pixel_values":
         return ImageEncoder(target, model, _picture(source, model))
@@ -42,8 +48,23 @@ def _picture(folder: Path, model: Any) -> Picture:
     size = (size, size) if isinstance(size, int) else tuple(size)
     channels = getattr(model.config, "num_channels", 3)
     usual = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]) if channels == 3 else ([0.5] * channels, [0.5] * channels)
-    mean, std = settings.get("image_mean") or usual[0], settings.get("image_std") or usual[1]
+    mean, std = (
+        _figures(settings.get(key) or default, key, channels, folder / SETTINGS)
+        for key, default in zip(("image_mean", "image_std"), usual, strict=True)
+    )
     return Picture(size, mean, std, name="pixel_values")
+
+
+def _figures(values: Any, key: str, channels: int, where: Path) -> list[float]:
+    """A number for each channel; raises for others, and for deviations of about zero."""
+    least = _LEAST_STD if key == "image_std" else -_LARGEST_FIGURE
+    fitting = isinstance(values, list) and len(values) == channels
+    if not fitting or not all(isinstance(v, int | float) and least <= v <= _LARGEST_FIGURE for v in values):
+        raise SepNormError(
+            f"{where} has {key}={shown(values)}, and one {'number above 0' if least > 0 else 'finite number'} is needed for "
+            f"each channel, of which the model has {channels}."
+        )
+    return list(values)
 
 
 def in_order(encoder: Any, count: int) -> Tensor:
@@ -76,6 +97,19 @@ class ImageEncoder(Encoder):
             return _folder(path, left_out)
         known = KNOWN.get(data, {}) if not path.exists() else {}
         return read_images(known.get("name", data), column, split, known.get("label"), left_out=left_out)
+
+    def batches(self, records: Iterator[Record], size: int = 32) -> Iterator[tuple[list[Record], Any]]:
+        """Makes batches of records: smaller ones where images are large.
+
+        Args:
+            records: the records.
+            size: most samples in a batch.
+
+        Yields:
+            The records of a batch, and the batch.
+        """
+        values = len(self.prepare.mean) * prod(self.prepare.size)
+        return super().batches(records, max(1, min(size, _MOST_VALUES // values)))
 
     def pixels(self, images: Tensor) -> Any:
         """The model's batch from images as bytes (count, channels, height, width)."""

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sepnorm.data.tables import text_lines
-from sepnorm.errors import SepNormError
+from sepnorm.errors import SepNormError, one_line
+from sepnorm.files import DAMAGE
 
 _TABLES = ("mapping/mol.csv.gz", "raw/data.csv.gz")  # of ogbg-molhiv and its like, and of PCQM4Mv2
 _PICKLED = "split_dict.pt"  # the split of PCQM4Mv2
@@ -44,38 +45,27 @@ def ogb_splits(folder: Path, count: int) -> list[str] | None:
     return splits
 
 
-class Stored:
-    """Stands for NumPy's arrays and types while these are unpickled, so that a file cannot reach code of NumPy's."""
-
-    def __init__(self, *given: Any) -> None:
-        self.given = given
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-_NAMES = ("numpy.ndarray", "numpy.dtype", *(f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")))
-
-
 def _pickled_rows(path: Path, count: int) -> dict[str, Any]:
     """The rows of ``train`` and ``valid``: arrays of whole numbers, whose bytes are all that is taken from the pickle."""
     import numpy as np
 
-    from sepnorm.domains.molecules.published.files import UNREADABLE, load_stored, reason
+    from sepnorm.data.torch_files import ARRAYS, stored
 
     rows = {}
     try:
-        found = load_stored(path, [(Stored, name) for name in _NAMES])
+        with stored(path, ARRAYS) as file:
+            found = file.content
         for name in ("train", "valid"):
             _, shape, kind, _, data = found[name].state
             if len(shape) != 1 or kind.given[0] != "i8" or kind.state[1] != "<":
                 raise ValueError(f"{name} is no list of whole numbers")
-            rows[name] = np.frombuffer(data, "<i8")
+            text, _ = data.given  # bytes, as Python 3 writes them for Python 2
+            rows[name] = np.frombuffer(text.encode("latin1"), "<i8")
     except SepNormError:
         raise
-    except UNREADABLE as error:
+    except DAMAGE as error:
         raise SepNormError(
-            f"{path} holds more than rows by split, or is damaged, and nothing else is unpickled: {reason(error)}. Copy it "
+            f"{path} holds more than rows by split, or is damaged, and nothing else is unpickled: {one_line(error)}. Copy it "
             f"again, or name {ogb_table(path.parent)} for a split at random."
         ) from error
     for name, each in rows.items():

@@ -19,6 +19,7 @@ _PARTS = frozenset(
     "window_size".split()
 )
 _LARGEST_PART = 4096
+_LARGEST_IMAGE = 2560  # pixels of a side; no weights depend on it where positions are relative, as in Swin
 #: Integer settings that are no sizes.
 _NO_SIZES = frozenset("rope_theta global_rope_theta local_rope_theta rotary_emb_base".split())
 DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
@@ -108,6 +109,10 @@ def vet_size(key: str, value: Any, where: Path, largest: int) -> Any:
     if key in _PARTS and isinstance(value, int) and value > _LARGEST_PART:
         raise SepNormError(
             f"{where} has {key}={value:,}, more than the {_LARGEST_PART:,} that sepnorm opens: the model is not built."
+        )
+    if key in ("image_size", "img_size") and isinstance(value, int) and value > _LARGEST_IMAGE:
+        raise SepNormError(
+            f"{where} has {key}={value:,}, more than the {_LARGEST_IMAGE:,} that sepnorm opens: the model is not built."
         )
     if isinstance(value, int) and abs(value) > max(_LARGEST, largest) and key not in _NO_SIZES:
         raise SepNormError(

@@ -17,7 +17,7 @@ from torch.nn.modules.module import (
 
 from sepnorm.errors import SepNormError, one_line
 
-_SPARE_VALUES, _SPARE_TENSORS = 2**26, 1000  # allowance for position tables and heads without saved weights
+_SPARE_VALUES, _SPARE_TENSORS = 2**22, 1000  # allowance for position tables and heads without saved weights
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from sepnorm.surgery.opening.sizes import Size, require_fitting, size_of
 from sepnorm.surgery.opening.transformers_settings import VOCABULARIES, vet_config, vet_special_tokens, vet_tokeniser
 
 _INDEX = "model.safetensors.index.json"
+_LARGEST_VOCABULARY = 2**28  # bytes; tokenisers read them whole
 #: Files to download of a hub model, also from the module folders of a sentence encoder.
 PATTERNS = [
     name
@@ -66,6 +67,12 @@ def stage_tokeniser(source: Path, stage: Path, largest: int = 2**62, converted: 
     for name, vet in (("tokenizer_config.json", vet_tokeniser), ("special_tokens_map.json", vet_special_tokens)):
         _write_vetted(source / name, stage / name, vet)
     for name in VOCABULARIES:
+        found = regular(source / name)
+        if found is not None and found.stat().st_size > _LARGEST_VOCABULARY:
+            raise SepNormError(
+                f"{source / name} has {found.stat().st_size / 2**20:,.0f} MiB, and a vocabulary has at most "
+                f"{_LARGEST_VOCABULARY // 2**20}: it is not read."
+            )
         _link(source / name, stage / name)
 
 

@@ -313,3 +313,9 @@ def test_a_model_of_molecules_is_healed_on_graphs_and_on_loaders_of_pyg():
     assert wanted.count == found.count == 500
     x = torch.randn(3, 16)
     assert torch.equal(found.transform(x), wanted.transform(x))
+
+
+def test_very_wide_vectors_are_not_healed(tmp_path):
+    np.save(tmp_path / "e.npy", np.ones((4, 8193), np.float32))
+    with pytest.raises(SepNormError, match="has vectors of 8,193 dimensions, and 8,192 are the most"):
+        sepnorm.heal(str(tmp_path / "e.npy"), out=tmp_path / "out")

@@ -123,6 +123,13 @@ class ManyRows:
         return np.ndarray, ((10**15,), np.dtype(np.int64), b"\0" * 8, 0, (0,))
 
 
+class ManyBytes:
+    """A pickle of some bytes that would take a mebibyte, or as much as it says."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bytearray, (2**20,)
+
+
 def test_a_split_that_is_no_split_is_refused_and_runs_nothing(tmp_path):
     ran = tmp_path / "ran"
     train = np.arange(20)
@@ -138,6 +145,7 @@ def test_a_split_that_is_no_split_is_refused_and_runs_nothing(tmp_path):
             "negative": ({"train": np.array([-1]), "valid": train}, "names other rows for train than the 30 of"),
             "a table": ({"train": train[None], "valid": train}, "train is no list of whole numbers"),
             "fractions": ({"train": train / 2, "valid": train}, "train is no list of whole numbers"),
+            "bytes beside it": ({"train": train, "valid": train, "test": ManyBytes()}, ": __builtin__.bytearray"),
             "many": ({"train": ManyRows(), "valid": train}, "nothing else is unpickled"),
         }.values()
     ):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import io
 import json
 import zipfile
+from collections import Counter, OrderedDict
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from torch import nn
 
 import sepnorm
 from sepnorm import Graphormer, SepNormError
+from sepnorm.data.torch_files import stored
 from sepnorm.domains.encoders import open_encoder
 from sepnorm.domains.molecules.features import featurise
 from sepnorm.domains.molecules.model import encode
@@ -234,6 +238,76 @@ def test_checkpoints_that_are_refused(tmp_path, what, message):
     with pytest.raises(SepNormError, match=message):
         Graphormer.from_published(path)
     assert not marker.exists()
+
+
+class Call:
+    """A pickle that calls a function."""
+
+    def __init__(self, function: object, *given: object) -> None:
+        self.call = function, given
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call
+
+
+def tensor_of(size: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -> Call:
+    """A tensor that says these sizes of a storage of four values."""
+    values = torch.zeros(4).untyped_storage()
+    storage = torch.storage.TypedStorage(wrap_storage=values, dtype=torch.float32, _internal=True)
+    return Call(torch._utils._rebuild_tensor_v2, storage, offset, size, strides, False, OrderedDict())
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (lambda: Call(bytearray, 2**20), r"unpickled: __builtin__\.bytearray\."),
+        (lambda: Call(torch.Tensor, 2**20), r"unpickled: torch\._tensor\.Tensor|unpickled: torch\.Tensor"),
+        (lambda: Call(Counter, "aa"), r"unpickled: collections\.Counter"),
+        (lambda: "a" * (2**26 + 1), "has 64 MiB beside its tensors, and 64 MiB are the most"),
+        (lambda: [None] * 2**20, "more than 1,048,576 values"),
+    ],
+    ids=["bytearray", "tensor", "counter", "text", "values"],
+)
+def test_pickles_that_would_take_memory_are_refused(tmp_path, more, message):
+    torch.save({**microsoft(model()), "more": more()}, tmp_path / "checkpoint.pt")
+    with pytest.raises(SepNormError, match=message):
+        Graphormer.from_published(tmp_path / "checkpoint.pt")
+
+
+@pytest.mark.parametrize(
+    "sizes", [((10**9,), (1,)), ((2, 2), (2, -1)), ((5,), (1,)), ((2,), (1,), 3), ((1,) * 9, (1,) * 9), ((2, 2), (1,))]
+)
+def test_tensors_outside_of_their_storage_are_refused(tmp_path, sizes):
+    torch.save({"model": {"a": tensor_of(*sizes)}}, tmp_path / "checkpoint.pt")
+    with pytest.raises(SepNormError, match=r"a tensor is (damaged|larger than what is stored of it)"):
+        Graphormer.from_published(tmp_path / "checkpoint.pt")
+
+
+def test_weights_that_are_named_twice_in_an_archive_are_refused(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    torch.save(microsoft(model()), path)
+    with zipfile.ZipFile(path, "a") as archive:
+        for number in range(50):
+            twin = copy.copy(max(archive.filelist, key=lambda entry: entry.file_size))
+            twin.filename = f"archive/data/{1000 + number}"
+            archive.filelist.append(twin)
+        archive._didModify = True
+    with pytest.raises(SepNormError, match="names more than it holds"):
+        Graphormer.from_published(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_pickled_tensors_come_back_as_torch_loads_them(tmp_path, dtype):
+    whole = torch.randn(4, 6).to(dtype)
+    state = {"all": whole, "part": whole[1:, ::2].t(), "own": nn.Parameter(whole[0]), "none": whole[:0]}
+    state |= {"steps": torch.tensor(3), "kept": torch.tensor([True, False])}
+    torch.save(OrderedDict(state), tmp_path / "state.pt")
+    with stored(tmp_path / "state.pt", []) as file:
+        found = {name: file.tensor(made) for name, made in file.content.items()}
+    kept = torch.load(tmp_path / "state.pt", weights_only=True)
+    for name, tensor in found.items():
+        assert tensor.dtype == kept[name].dtype and torch.equal(tensor, kept[name])
+    assert found.keys() == kept.keys()
 
 
 def test_separate_norms_are_not_saved_as_published(tmp_path):

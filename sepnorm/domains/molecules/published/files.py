@@ -1,24 +1,19 @@
-"""Reads published checkpoints: folders of transformers 4, and pickled weights, without running code."""
+"""Reads published checkpoints: folders of transformers 4, and pickled weights, which are not unpickled."""
 
 from __future__ import annotations
 
 import inspect
-import pickle
-import re
-import zipfile
-from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from sepnorm.domains.molecules.ogb_folders import Stored
+from sepnorm.data.torch_files import ARRAYS, Made, stored
 from sepnorm.domains.molecules.published.config import FIXED, PublishedConfig
 from sepnorm.errors import SepNormError, one_line
-from sepnorm.files import DAMAGE, require_file
+from sepnorm.files import DAMAGE
 from sepnorm.surgery.opening.settings import read_named, regular, vet_size, weight_files
 from sepnorm.surgery.opening.sizes import Size, require_fitting
 
@@ -38,9 +33,9 @@ _ARGUMENTS = {
     for name in "multi_hop_max_dist spatial_pos_max edge_type max_nodes dropout attention_dropout activation_fn".split()
 } | {"activation_dropout": "act_dropout"}
 SETTINGS = frozenset(FIXED) | frozenset(inspect.signature(PublishedConfig.__init__).parameters) - {"self", "kwargs"}
+_NAMESPACE = "argparse.Namespace"  # the arguments of a run, in Microsoft's checkpoints
 #: A number of NumPy's beside the weights, such as the best loss so far, stands in the way of nothing.
-_NUMPY = ("numpy.dtype", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar")
-UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, pickle.UnpicklingError)
+_NUMPY = ARRAYS | {f"numpy.{core}.multiarray.scalar" for core in ("core", "_core")}
 
 
 def read_published(cls: Any, source: str | Path, given: Mapping[str, Any]) -> Any:
@@ -106,7 +101,7 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     path = regular(folder / _PICKLED)
     if path is None:
         raise SepNormError(f"{folder} has neither model.safetensors nor {_PICKLED}: it is incomplete, copy it again.")
-    return _tensors(_unpickled(path), path)
+    return _unpickled(path)[0]
 
 
 def _prefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -135,8 +130,7 @@ def _microsoft(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], Path]:
     described = path.name == _PICKLED and (path.parent / "config.json").is_file()
     if described or path.suffix == ".safetensors":
         raise _of_transformers(path)
-    found = _unpickled(path)
-    state = _tensors(found.get("model", found.get("state_dict", found)), path)
+    state, found = _unpickled(path)
     state = {name.removeprefix("module."): value for name, value in state.items()}  # of DistributedDataParallel
     if any(name.startswith(_TRANSFORMERS) for name in state):
         raise _of_transformers(path)
@@ -155,7 +149,8 @@ def _described(found: Mapping[str, Any]) -> dict[str, Any]:
     said = found.get("args")
     if said is None and isinstance(found.get("cfg"), Mapping):
         said = found["cfg"].get("model")
-    arguments = vars(said) if isinstance(said, Namespace) else said if isinstance(said, Mapping) else {}
+    said = said.state if isinstance(said, Made) and said.name == _NAMESPACE else said
+    arguments = said if isinstance(said, Mapping) else {}
     return {ours: arguments[theirs] for ours, theirs in _ARGUMENTS.items() if arguments.get(theirs) is not None}
 
 
@@ -194,55 +189,30 @@ def _measured(state: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
 # ---- weights ------------------------------------------------------------------------------------------------------
 
 
-def load_stored(path: Path, known: Sequence[Any]) -> Any:
-    """Loads a file of ``torch.save`` with ``weights_only``: tensors, numbers, strings and ``known``, but no code.
-
-    Raises for a compressed archive, which could unpack to any size, and ``UNREADABLE`` for other contents.
-    """
-    require_file(path)
+def _unpickled(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
+    """The weights of a checkpoint by name, in total no larger than the file, and what is beside them."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
-    except (OSError, zipfile.BadZipFile) as error:
-        raise SepNormError(
-            f"{path} is no checkpoint that torch.save wrote since version 1.6: {one_line(error)}. Save it again."
-        ) from error
-    if packed:
-        raise SepNormError(f"{path} is packed, which torch.save does not do: it is not opened.")
-    with torch.serialization.safe_globals(list(known)):
-        return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def reason(error: BaseException) -> str:
-    """What torch does not load; its message is long, and says this in its middle."""
-    named = re.search(r"GLOBAL (\S+)", str(error))
-    return named[1] if named else one_line(error)
-
-
-def _unpickled(path: Path) -> Mapping[str, Any]:
-    """The contents of a checkpoint, which may have arguments of the training run beside its weights."""
-    try:
-        found = load_stored(path, [Namespace, *((Stored, name) for name in _NUMPY)])
+        with stored(path, {_NAMESPACE} | _NUMPY) as file:
+            found = file.content
+            if not isinstance(found, Mapping):
+                kind = "Tensor" if file.tensor(found) is not None else type(found).__name__
+                raise SepNormError(f"{path} holds a {kind}, and weights by their names are needed.")
+            weights = found.get("model", found.get("state_dict", found))
+            state = {name: file.tensor(made) for name, made in weights.items()} if isinstance(weights, Mapping) else {}
     except SepNormError:
         raise
-    except UNREADABLE as error:
+    except DAMAGE as error:
         raise SepNormError(
             f"{path} holds more than tensors and settings, or is damaged, and nothing else is unpickled: "
-            f"{reason(error)}. If you trust it, keep its weights alone: torch.save({{'model': weights}}, "
+            f"{one_line(error)}. If you trust it, keep its weights alone: torch.save({{'model': weights}}, "
             "new_path), which are torch.load(path, weights_only=False)['model'], or a model's state_dict()."
         ) from error
-    if not isinstance(found, Mapping):
-        raise SepNormError(f"{path} holds a {type(found).__name__}, and weights by their names are needed.")
-    return found
-
-
-def _tensors(state: Any, path: Path) -> dict[str, Tensor]:
-    """Checks that these are weights by name, in total no larger than the file."""
-    if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+    tensors = {name: tensor for name, tensor in state.items() if tensor is not None}
+    if not tensors or len(tensors) < len(state):
         raise SepNormError(f"{path} holds no weights by their names: give a checkpoint of a Graphormer.")
-    if sum(prod(value.shape) * value.element_size() for value in state.values()) > path.stat().st_size:
+    if sum(prod(value.shape) * value.element_size() for value in tensors.values()) > path.stat().st_size:
         raise SepNormError(f"{path} names more weights than it holds: it is not opened.")
-    return dict(state)
+    return tensors, found
 
 
 def _classes(state: Mapping[str, Tensor]) -> int:
