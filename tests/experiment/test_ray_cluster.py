@@ -143,7 +143,8 @@ def test_a_failing_run_is_named_and_runs_come_from_a_node_that_does_not_see_our_
     failed = out / "runs" / "bn@final-seed1"
     assert told == (
         f"the run of bn@final, seed 1 raised ValueError: odd ({failed / 'error.txt'}). The other runs are done and kept: the same "
-        f"call runs only what is missing. The seeds that are complete are in {out / 'report.html'}."
+        f"call runs only what is missing. The seeds that are complete are in {out / 'report.html'}. If an arm fails again, "
+        "leave it out: the same folder goes on with the others."
     )
     assert "ValueError: odd" in (failed / "error.txt").read_text()
     assert len(list(out.glob("runs/*/metrics.json"))) == 8

@@ -17,6 +17,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from models import text_model
 
+from sepnorm.distributed import part
 from sepnorm.domains import open_domain
 from sepnorm.errors import OthersDoneError
 from sepnorm.training.batching import Steps
@@ -107,6 +108,7 @@ def worker(rank: int, world: int, work: dict[str, tuple[str, dict]], folder: str
         for state in (AcceleratorState, PartialState, GradientState):  # the next run begins anew
             state._reset_state()
         os.environ.pop("ACCELERATE_USE_FSDP", None)  # set by a run that is sharded
+    part()  # Python's end aborts a process whose group still has something to do
     torch.save(found, f"{folder}/{world}-{rank}.pt")
 
 
@@ -172,5 +174,3 @@ if __name__ == "__main__":  # by torchrun, with a folder that holds what is to b
         json.loads((chosen / "work.json").read_text()),
         str(chosen),
     )
-    if dist.is_initialized():
-        dist.destroy_process_group()
