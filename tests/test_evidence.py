@@ -8,7 +8,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -203,24 +202,6 @@ def test_a_command_that_writes_a_folder_runs_again_only_when_asked(tmp_path, ane
     record = found[0] | {"where": found[0]["where"].replace("sepnorm ", "sepnorm 0.")}
     records.write("demo-healing", record)
     assert "demo-healing" in anew("demo-healing")  # of another version: it is run, and fails
-
-
-def test_a_study_at_two_scales_has_two_records_and_two_pages(tmp_path, anew, monkeypatch):
-    for name in ("cifar10_jpeg.parquet", "flowers51.parquet"):
-        (tmp_path / name).touch()
-
-    def run(words, **_):
-        folder, scale = Path(words[words.index("--out") + 1]), "small" if "--scale" in words else "demo"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{words[4]}.md").write_text(f"# Title\n\nat the scale {scale}\n")
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(regenerate.subprocess, "run", run)
-    assert anew("mixture", "mixture-small", "--data", str(tmp_path)) is None
-    assert records.read("mixture")["text"] == ["at the scale demo"]
-    assert records.read("mixture-small")["text"] == ["at the scale small"]
-    pages = {path.parent.name: path.read_text().split()[-1] for path in (tmp_path / "out").rglob("mixture.md")}
-    assert pages == {"studies": "demo", "studies-small": "small"}
 
 
 def test_differences_between_poolings_are_bold_where_their_interval_leaves_out_0():

@@ -57,7 +57,7 @@ def run(name: str, table: Table, words: list[str], out: Path) -> dict:
         with tempfile.TemporaryDirectory() as empty:  # commands do not write over what an earlier run wrote
             (Path(empty) / "runs").symlink_to(rendering.ROOT / "runs")  # read by the name that is printed
             return records.of_text(table.recorded, records.here(), _printed(["-m", "sepnorm", *words], Path(empty)))
-    folder = studies_at(table.scale, out) if table.kind == "study" else out / name
+    folder = out / ("studies" if table.kind == "study" else name)  # studies share runs
     folder = rendering.ROOT / table.folder if table.folder else folder
     fresh, began, seconds = not folder.exists(), time.monotonic(), None
     if table.kind == "study" or not (folder / "results.json").is_file():
@@ -68,15 +68,10 @@ def run(name: str, table: Table, words: list[str], out: Path) -> dict:
     elif name in records.names():
         seconds = records.read(name).get("seconds")
     if table.kind == "study":
-        text = (folder / f"{table.study}.md").read_text(encoding="utf-8").split("\n\n", 1)[1]
+        text = (folder / f"{name}.md").read_text(encoding="utf-8").split("\n\n", 1)[1]
         return records.of_text(table.recorded, records.where(folder), text)
     spectra = PICTURES[name].arms if name in PICTURES else ()
     return records.of_comparison(table.recorded, folder, spectra, seconds)
-
-
-def studies_at(scale: str, out: Path) -> Path:
-    """The folder of the studies of a scale, which share runs. A study writes the same file names at every scale."""
-    return out / ("studies" if scale == "demo" else f"studies-{scale}")
 
 
 def _printed(words: list[str], folder: Path) -> str:
