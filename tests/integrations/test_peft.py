@@ -106,5 +106,5 @@ def test_a_copied_model_has_a_mask_of_its_own():
     sepnorm.convert(model, "bn+bn", calibrate=[sentences()])
     other = copy.deepcopy(copy.deepcopy(model))
     assert other.get_submodule(LAST).padding is not model.get_submodule(LAST).padding
-    hooks = [hook.context for hook in other._forward_pre_hooks.values()]
+    hooks = [hook.context for hook in other._forward_pre_hooks.values() if hasattr(hook, "context")]
     assert hooks and all(context is other.get_submodule(LAST).padding for context in hooks)

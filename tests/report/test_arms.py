@@ -57,7 +57,7 @@ def test_the_forest_has_a_line_for_each_arm_and_says_the_verdict(tmp_path):
     drawn = forest(comparison(tmp_path))
     assert drawn.count('<li class="row') == 3  # two against ln, one against bn@final
     assert drawn.count("<circle") == 3 * 3 + 1  # seeds, and one in the key
-    assert '<b class="better">better</b> +0.051&nbsp;±&nbsp;0.004' in drawn and "<h3>Minus bn@final</h3>" in drawn
+    assert '<b class="better">better</b> +0.051&nbsp;<wbr>±&nbsp;0.004' in drawn and "<h3>Minus bn@final</h3>" in drawn
     assert "right of the line is better" in drawn and "practically equal, ±0.0081" in drawn
     assert drawn.count('row separate" style="--arm:#8250DF"') == 2  # the same colour in both
     alone = forest(comparison(tmp_path / "one", seeds=1))
