@@ -119,7 +119,7 @@ PENDING = set(
     digits flowers51-2 flowers51-25 cifar10 wikipedia
     seeds sites batch-size momentum num-cls rms probe pooling whitening calibration tuning bench
     bench-images bench-text pooling-sketch bench-healing bench-monitor
-    bench-workers bench-streaming bench-processes bench-layer bench-previous cost-model bench-accumulation
+    bench-workers bench-streaming bench-layer bench-previous cost-model bench-accumulation
     bench-accumulation-probes decisions pretrained healing
     """.split()
 )
