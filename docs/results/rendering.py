@@ -147,7 +147,7 @@ def overview(page: Path, front: bool) -> str:
     header = ["data", "metric", "shared", "separate", "difference", "seeds"]
     rows = []
     for row in OVERVIEW:
-        if row.record not in records.names():
+        if row.record not in records.names() or (front and not row.front):
             continue
         arms = [arm for arm in ("ln", "bn@final") if arm in records.read(row.record)["arms"]]
         link = _link(row, page)
