@@ -117,7 +117,7 @@ TABLES = {
 PENDING = set(
     """
     digits flowers51-2 cifar10 wikipedia
-    seeds sites batch-size momentum num-cls rms probe pooling whitening calibration tuning bench
+    seeds sites batch-size momentum num-cls rms probe pooling whitening calibration bench
     bench-images bench-text pooling-sketch bench-healing bench-monitor
     bench-workers bench-streaming bench-layer bench-previous cost-model bench-accumulation
     bench-accumulation-probes decisions pretrained healing
